@@ -1,0 +1,1 @@
+"""The rules for graphs, one module per family. Each yields diagnostics and never raises for what it finds."""

@@ -1,0 +1,96 @@
+"""Claims due runs and hands the leases to whoever launches vehicles.
+
+Never runs a node, never reads the broker: how much to hand out is judged in the claim itself, against the slots that
+live workers registered and the claims that are out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Literal, Protocol
+
+from docket_celery.engine import Engine
+from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Demand, Lease
+from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
+
+logger = logging.getLogger("docket_celery")
+
+LARGEST_BATCH = 500
+"""Leases of one scan; what is due beyond it waits for the next."""
+MOST_REPEATS = 100
+"""Scans in a row that may find nothing but exhausted runs before the next tick goes on."""
+
+
+class Launch(Protocol):
+    """Starts vehicles elsewhere."""
+
+    def __call__(self, leases: Sequence[Lease]) -> int:
+        """Publishes the leases in order and returns how many went out; stops at the first that does not."""
+        ...
+
+
+class Dispatcher:
+    """Scans for one engine."""
+
+    def __init__(self, engine: Engine, launch: Launch) -> None:
+        self._engine = engine
+        self._launch = launch
+        self._preferences: Iterator[Literal["ready", "expired"]] = itertools.cycle(("ready", "expired"))
+
+    def tick(self) -> ClaimBatch:
+        """One periodic scan. Ends in one statement when another scan has just run, or nothing is due."""
+        return self._dispatch(self._policy(LARGEST_BATCH, "tick"))
+
+    def nudge(self) -> ClaimBatch:
+        """One scan out of turn, for work that has just become due."""
+        return self._dispatch(self._policy(LARGEST_BATCH, "nudge"))
+
+    def hand_on(self) -> ClaimBatch:
+        """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
+        return self._dispatch(self._policy(1, "refill"))
+
+    def refill(self) -> Lease | None:
+        """Claims one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
+        policy = replace(self._policy(1, "refill"), preference=next(self._preferences))
+        leases = self._scan(policy).leases
+        return leases[0] if leases else None
+
+    def _policy(self, limit: int, gate: Literal["tick", "nudge", "refill"]) -> ClaimPolicy:
+        config = self._engine.config
+        slots = None if config.max_in_flight == "auto" else config.max_in_flight
+        return ClaimPolicy(
+            limit=limit,
+            orphan_ttl=self._engine.orphan_ttl,
+            max_claim_attempts=config.max_claim_attempts,
+            demand=Demand(gate=gate, slots=slots, interval=timedelta(seconds=config.poll_interval)),
+        )
+
+    def _dispatch(self, policy: ClaimPolicy) -> ClaimBatch:
+        batch = self._scan(policy)
+        launched = self._launch(batch.leases) if batch.leases else 0
+        unlaunched = batch.leases[launched:]
+        if unlaunched:
+            self._engine.storage.runs.release_claims([(lease.run_id, lease.claim_token) for lease in unlaunched])
+            logger.warning("published %d of %d leases; the rest was given back", launched, len(batch.leases))
+        return batch
+
+    def _scan(self, policy: ClaimPolicy) -> ClaimBatch:
+        """Claims, and claims again while a scan met nothing but exhausted runs."""
+        for _ in range(MOST_REPEATS):
+            batch = self._engine.storage.runs.claim_due(policy)
+            if batch.leases:
+                granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
+                self._engine.hooks(granted)
+            if batch.poisoned:
+                self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
+                for poisoned in batch.poisoned:
+                    logger.error("run %s is poisoned: %s", poisoned.run_id, poisoned.poison_reason)
+            if batch.leases or not batch.poisoned:
+                break
+            if policy.demand is not None and policy.demand.gate == "tick":
+                policy = replace(policy, demand=replace(policy.demand, gate="nudge"))
+        return batch

@@ -1,0 +1,1 @@
+"""The authored document: plain, immutable values with no knowledge of how they run."""

@@ -1,0 +1,126 @@
+"""A run: one execution of one graph version, as it stands after its latest commit.
+
+Plain frozen values. A run never holds anything about claims, leases or wakes: those are the store's own, so that the
+pure core cannot depend on who executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+JsonValue: TypeAlias = Any
+"""A value in the exact JSON form that `run.values` admits: None, bool, int, float, str, list, dict with str keys."""
+
+
+class RunStatus(StrEnum):
+    """What the run itself is doing. Ready, claimed, scheduled and poisoned are views of a `running` run."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Terminal statuses absorb: no transition leaves them."""
+        return self in (RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+TaskState: TypeAlias = Literal["ready", "retrying", "interrupted", "sleeping", "finished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One activation of a node in the open superstep.
+
+    ready        due now; `attempt` is the attempt that comes next
+    retrying     failed before; due at `due_at`
+    interrupted  waits for the open interrupt of the same `(node, step)`
+    sleeping     has returned `writes` and counts as finished at `due_at`
+    finished     has returned `writes`, which wait for the barrier (pending writes)
+    """
+
+    node: str
+    step: int
+    state: TaskState = "ready"
+    attempt: int = 1
+    due_at: datetime | None = None
+    answers: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Answers to this activation's interrupts, by field: its inputs now, and its writes at the barrier."""
+    asked: int = 0
+    """How many interrupts this activation has opened; numbers the next one's id."""
+    writes: Mapping[str, JsonValue] | None = None
+
+    @property
+    def task_id(self) -> str:
+        """Stable identity within the run: the node and the superstep that activated it."""
+        return f"{self.node}@{self.step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenInterrupt:
+    """A question that only somebody outside can answer. `id` belongs to the occurrence, not to the place."""
+
+    id: str
+    node: str
+    step: int
+    field: str
+    schema: Mapping[str, JsonValue]
+    payload: JsonValue = None
+    deadline: datetime | None = None
+    opened_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run failed, or an attempt: bounded text, readable without the classes that caused it."""
+
+    code: str
+    message: str
+    node: str | None = None
+    error_type: str | None = None
+    details: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run after its latest commit. `fields` holds only fields that have a value."""
+
+    id: str
+    graph_id: str
+    graph_hash: str
+    status: RunStatus
+    step: int
+    """The open superstep, from 1; after the end, the last one that was opened."""
+    checkpoint_seq: int
+    event_seq: int
+    fields: Mapping[str, JsonValue]
+    tasks: tuple[Task, ...] = ()
+    interrupts: tuple[OpenInterrupt, ...] = ()
+    arrived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fan-in barriers under way: edge id to the sources that have completed, sorted."""
+    answered: tuple[str, ...] = ()
+    """Ids of the latest answered interrupts, so that answering twice is recognised."""
+    outputs: tuple[str, ...] = ()
+    """Names of the fields that make up the output; none declared means all of them."""
+    failure: Failure | None = None
+    started_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+
+    @property
+    def next_due(self) -> datetime | None:
+        """The earliest instant at which a parked task has something to do; None when nothing has a time."""
+        times = [task.due_at for task in self.tasks if task.due_at is not None]
+        times += [interrupt.deadline for interrupt in self.interrupts if interrupt.deadline is not None]
+        return min(times, default=None)
+
+    @property
+    def output(self) -> dict[str, JsonValue]:
+        """The values of the output fields as committed so far; a field without a value is None."""
+        return {name: self.fields.get(name) for name in self.outputs or sorted(self.fields)}

@@ -1,0 +1,271 @@
+"""The two ways a run moves by itself: it begins, and it advances by one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from docket_celery.errors import InvalidInput, PermanentFailure
+from docket_celery.program import RuntimeGraph
+from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task
+from docket_celery.run.events import Event, EventType
+from docket_celery.run.moment import Change, CheckpointType, Continue, Disposition, Moment, Park, Replaced
+from docket_celery.runtime.barrier import Fired, fire, fold, start_targets, unsatisfied
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, Raised
+from docket_celery.runtime.inputs import bind
+from docket_celery.runtime.node import NodeContext
+from docket_celery.runtime.options import RuntimeOptions
+from docket_celery.runtime.plan import Blocked, Ended, NotDue, Proceed, plan
+from docket_celery.runtime.superstep import TaskOutcome, accept, judge
+
+Advance: TypeAlias = Moment | NotDue | Blocked | Ended
+
+
+@dataclass(slots=True)
+class Draft:
+    """The transition being put together: the run so far, and the events numbered as they come."""
+
+    run: Run
+    at: datetime
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, type: EventType, *, node: str | None = None, **data: JsonValue) -> None:
+        """Adds the next event."""
+        seq = self.run.event_seq + len(self.events) + 1
+        self.events.append(
+            Event(run_id=self.run.id, seq=seq, type=type, step=self.run.step, at=self.at, node=node, data=data)
+        )
+
+    def moment(self, checkpoint: CheckpointType, disposition: Disposition, changes: tuple[Change, ...] = ()) -> Moment:
+        """The finished moment; sequence numbers and times advance here and nowhere else."""
+        run = replace(
+            self.run,
+            checkpoint_seq=self.run.checkpoint_seq + 1,
+            event_seq=self.run.event_seq + len(self.events),
+            updated_at=self.at,
+            finished_at=self.at if self.run.status.is_terminal else None,
+        )
+        return Moment(
+            run=run, events=tuple(self.events), changes=changes, checkpoint_type=checkpoint, disposition=disposition
+        )
+
+    def end(self, status: RunStatus, failure: Failure | None = None) -> None:
+        """Makes the run terminal: a run that has ended has no open parts."""
+        self.run = replace(self.run, status=status, tasks=(), interrupts=(), arrived={}, failure=failure)
+
+    def fail(self, failure: Failure) -> None:
+        """Ends the run as failed and says why."""
+        self.end(RunStatus.FAILED, failure)
+        self.emit(EventType.RUN_FAILED, node=failure.node, code=failure.code, message=failure.message)
+
+
+TERMINAL = Park(kind="terminal")
+
+
+def propose_init(
+    program: RuntimeGraph, run_id: str, input: Mapping[str, Any], *, now: datetime, options: RuntimeOptions
+) -> Moment:
+    """The first moment of a new run. `InvalidInput` names the field that is unknown, missing or unfit.
+
+    A plan is enough: no node code is needed. The moment parks, immediately or, with nothing to do, for ever.
+    """
+    fields = _initial_fields(program, input, options)
+    draft = Draft(
+        at=now,
+        run=Run(
+            id=run_id,
+            graph_id=program.graph_id,
+            graph_hash=program.graph_hash,
+            status=RunStatus.RUNNING,
+            step=1,
+            checkpoint_seq=0,
+            event_seq=0,
+            fields=fields,
+            outputs=program.outputs,
+            started_at=now,
+            updated_at=now,
+        ),
+    )
+    draft.emit(EventType.RUN_STARTED, graph_id=program.graph_id, graph_hash=program.graph_hash)
+    _open_next(program, draft, start_targets(program, fields), step=1, options=options)
+    changes = tuple(Replaced(name=name, value=value) for name, value in fields.items())
+    parked = TERMINAL if draft.run.status.is_terminal else Park(kind="immediate")
+    return draft.moment(CheckpointType.RUN_INITIALIZED, parked, changes)
+
+
+def propose_advance(
+    program: RuntimeGraph,
+    run: Run,
+    *,
+    executor: Executor,
+    now: Callable[[], datetime],
+    fraction: Callable[[], float],
+    options: RuntimeOptions,
+    resume_floor: datetime | None = None,
+) -> Advance:
+    """The next moment of a run, or why there is none.
+
+    `now` is the vehicle's reading of the database clock; planning uses at least `resume_floor`, so that a run that
+    the database found due is not found early here. Calls node code, through `executor`, and writes nothing.
+    """
+    planned = plan(run, max(now(), resume_floor) if resume_floor is not None else now())
+    if not isinstance(planned, Proceed):
+        return planned
+    results = _execute(program, run, planned.ready, executor, options)
+    at = now()
+    draft = Draft(run=run, at=at)
+    _report_timers(draft, planned.tasks)
+    outcomes = [
+        judge(program, task, result, now=at, fraction=fraction, options=options)
+        for task, result in zip(planned.ready, results, strict=True)
+    ]
+    for outcome in outcomes:
+        _report(draft, outcome)
+    fatal = next((outcome.failure for outcome in outcomes if outcome.is_fatal), None)
+    if fatal is not None:
+        draft.fail(fatal)
+        return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
+    tasks = _merged(planned.tasks, outcomes)
+    if all(task.state == "finished" for task in tasks):
+        return _close(program, draft, tasks, options)
+    return _pause(draft, tasks, tuple(outcome.interrupt for outcome in outcomes if outcome.interrupt is not None))
+
+
+def _initial_fields(program: RuntimeGraph, input: Mapping[str, Any], options: RuntimeOptions) -> dict[str, JsonValue]:
+    if not isinstance(input, Mapping):
+        raise InvalidInput(f"the input of a run must be a mapping of fields, got {type(input).__name__}")
+    known = [name for name, field_ in program.fields.items() if field_.is_input]
+    unknown = sorted(repr(name) for name in input if name not in known)
+    if unknown:
+        raise InvalidInput(f"graph {program.graph_id!r} takes no input {', '.join(unknown)}; it takes {known}")
+    fields = {name: field_.initial for name, field_ in program.fields.items() if field_.has_initial}
+    for name in known:
+        if name in input:
+            fields[name] = accept(program, name, input[name], options)
+        elif name not in fields:
+            raise InvalidInput(f"graph {program.graph_id!r} needs the input {name!r}")
+    return dict(sorted(fields.items()))
+
+
+def _execute(
+    program: RuntimeGraph, run: Run, ready: tuple[Task, ...], executor: Executor, options: RuntimeOptions
+) -> list[AttemptResult]:
+    """Results of the ready tasks in order; what cannot even be called has failed without being called."""
+    prepared: list[Attempt | Raised] = []
+    for task in ready:
+        try:
+            prepared.append(_attempt(program, run, task, options))
+        except PermanentFailure as error:
+            prepared.append(Raised(error=error))
+    results = iter(executor.execute([entry for entry in prepared if isinstance(entry, Attempt)]))
+    return [next(results) if isinstance(entry, Attempt) else entry for entry in prepared]
+
+
+def _attempt(program: RuntimeGraph, run: Run, task: Task, options: RuntimeOptions) -> Attempt:
+    node = program.nodes[task.node]
+    activation = f"{run.id}:{task.task_id}"
+    context = NodeContext(
+        run_id=run.id,
+        graph_id=run.graph_id,
+        graph_hash=run.graph_hash,
+        node=node.id,
+        step=task.step,
+        attempt=task.attempt,
+        task_id=f"{activation}:{task.asked}.{task.attempt}",
+        idempotency_key=f"{activation}:{task.asked}.{task.attempt}",
+        activation_key=activation,
+        config=node.config,
+    )
+    state = {**run.fields, **task.answers} if task.answers else run.fields
+    timeout = options.max_attempt_elapsed if node.timeout is None else node.timeout
+    return Attempt(node=node, arguments=bind(node, state), context=context, timeout=timeout)
+
+
+def _report(draft: Draft, outcome: TaskOutcome) -> None:
+    """Events of one executed attempt."""
+    task, failure = outcome.task, outcome.failure
+    if failure is not None:
+        attempt = task.attempt - 1 if task.state == "retrying" else task.attempt
+        draft.emit(
+            EventType.NODE_FAILED,
+            node=task.node,
+            attempt=attempt,
+            code=failure.code,
+            message=failure.message,
+            **({} if failure.error_type is None else {"error_type": failure.error_type}),
+        )
+    if task.state == "retrying":
+        draft.emit(EventType.NODE_RETRY_SCHEDULED, node=task.node, attempt=task.attempt, due_at=_iso(task.due_at))
+    elif outcome.interrupt is not None:
+        draft.emit(EventType.INTERRUPT_OPENED, node=task.node, id=outcome.interrupt.id, field=outcome.interrupt.field)
+    elif task.state == "sleeping":
+        draft.emit(EventType.TIMER_SET, node=task.node, attempt=task.attempt, due_at=_iso(task.due_at))
+    elif task.state == "finished":
+        draft.emit(EventType.NODE_COMPLETED, node=task.node, attempt=task.attempt, writes=sorted(task.writes or {}))
+
+
+def _report_timers(draft: Draft, tasks: tuple[Task, ...]) -> None:
+    """Events of the sleeping tasks whose time has come."""
+    for before, task in zip(draft.run.tasks, tasks, strict=True):
+        if before.state == "sleeping" and task.state == "finished":
+            draft.emit(EventType.NODE_COMPLETED, node=task.node, attempt=task.attempt, writes=sorted(task.writes or {}))
+
+
+def _merged(tasks: tuple[Task, ...], outcomes: list[TaskOutcome]) -> tuple[Task, ...]:
+    changed = {outcome.task.node: outcome.task for outcome in outcomes}
+    return tuple(changed.get(task.node, task) for task in tasks)
+
+
+def _pause(draft: Draft, tasks: tuple[Task, ...], opened: tuple[OpenInterrupt, ...]) -> Moment:
+    """Some tasks are not finished yet: keep what the others returned, and park for the first thing to come."""
+    interrupts = (*draft.run.interrupts, *opened)
+    draft.run = replace(draft.run, tasks=tasks, interrupts=interrupts)
+    due = draft.run.next_due
+    if due is None:
+        draft.run = replace(draft.run, status=RunStatus.WAITING)
+        return draft.moment(CheckpointType.TASKS_PROGRESSED, Park(kind="external"))
+    return draft.moment(CheckpointType.TASKS_PROGRESSED, Park(kind="at", at=due))
+
+
+def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options: RuntimeOptions) -> Moment:
+    """Every task is finished: the superstep's barrier."""
+    folded = fold(program, draft.run.fields, tasks, options)
+    completed = tuple(task.node for task in tasks)
+    fired = fire(program, completed, folded.fields, draft.run.arrived)
+    failure = folded.failure or fired.failure
+    if failure is not None:
+        draft.fail(failure)
+        return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
+    draft.run = replace(draft.run, fields=folded.fields, interrupts=())
+    draft.emit(EventType.STEP_COMMITTED, nodes=list(completed))
+    _open_next(program, draft, fired, step=draft.run.step + 1, options=options)
+    checkpoint = _CHECKPOINTS.get(draft.run.status, CheckpointType.STEP_COMMITTED)
+    return draft.moment(checkpoint, TERMINAL if draft.run.status.is_terminal else Continue(), folded.changes)
+
+
+_CHECKPOINTS = {RunStatus.DONE: CheckpointType.RUN_DONE, RunStatus.FAILED: CheckpointType.RUN_FAILED}
+
+
+def _open_next(program: RuntimeGraph, draft: Draft, fired: Fired, *, step: int, options: RuntimeOptions) -> None:
+    """Opens the superstep that `fired` calls for, or ends the run: done, or failed for a bound or a barrier."""
+    bound = program.max_supersteps if program.max_supersteps is not None else options.max_supersteps
+    if fired.failure is not None:
+        draft.fail(fired.failure)
+    elif not fired.targets and fired.arrived:
+        draft.fail(unsatisfied(program, fired.arrived))
+    elif not fired.targets:
+        draft.end(RunStatus.DONE)
+        draft.emit(EventType.RUN_DONE)
+    elif bound is not None and step > bound:
+        waiting = ", ".join(fired.targets)
+        message = f"superstep {step} is beyond max_supersteps {bound}; it would have run {waiting}"
+        draft.fail(Failure(code="max_supersteps", message=message, details={"max_supersteps": bound}))
+    else:
+        tasks = tuple(Task(node=target, step=step) for target in fired.targets)
+        draft.run = replace(draft.run, step=step, tasks=tasks, arrived=fired.arrived)
+
+
+def _iso(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

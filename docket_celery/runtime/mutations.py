@@ -1,0 +1,77 @@
+"""Signals from outside, as pure decisions over a committed run. They need the plan of a graph, never its node code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from docket_celery.errors import InactiveRun, InvalidInput, NotFound
+from docket_celery.graph.schemas import Schema
+from docket_celery.program import RuntimeGraph
+from docket_celery.run.document import OpenInterrupt, Run, RunStatus
+from docket_celery.run.events import EventType
+from docket_celery.run.moment import CheckpointType, Moment, Park
+from docket_celery.runtime.loop import TERMINAL, Draft
+from docket_celery.runtime.options import RuntimeOptions
+from docket_celery.runtime.superstep import accept
+
+MOST_ANSWERED = 100
+"""How many answered interrupts a run remembers, so that a repeated answer is recognised."""
+
+
+def resolve_interrupt(
+    program: RuntimeGraph, run: Run, interrupt_id: str, answer: Any, *, now: datetime, options: RuntimeOptions
+) -> Moment | None:
+    """The answer recorded and its node woken; None when this interrupt was answered before (the first answer stands).
+
+    `InactiveRun` for an ended run, `NotFound` for an id that is not open, `InvalidInput` for an answer that does not
+    fit the interrupt's or the field's schema.
+    """
+    if interrupt_id in run.answered:
+        return None
+    if run.status.is_terminal:
+        raise InactiveRun(f"run {run.id!r} is {run.status.value}; interrupt {interrupt_id!r} cannot be answered")
+    interrupt = next((open_ for open_ in run.interrupts if open_.id == interrupt_id), None)
+    if interrupt is None:
+        open_ids = [open_.id for open_ in run.interrupts]
+        raise NotFound(f"run {run.id!r} has no open interrupt {interrupt_id!r}; open are {open_ids}")
+    kept = _answer(program, interrupt, answer, options)
+    tasks = tuple(
+        replace(task, state="ready", answers={**task.answers, interrupt.field: kept})
+        if (task.node, task.step, task.state) == (interrupt.node, interrupt.step, "interrupted")
+        else task
+        for task in run.tasks
+    )
+    draft = Draft(
+        at=now,
+        run=replace(
+            run,
+            status=RunStatus.RUNNING,
+            tasks=tasks,
+            interrupts=tuple(open_ for open_ in run.interrupts if open_.id != interrupt_id),
+            answered=(*run.answered, interrupt_id)[-MOST_ANSWERED:],
+        ),
+    )
+    draft.emit(EventType.INTERRUPT_RESOLVED, node=interrupt.node, id=interrupt_id, field=interrupt.field)
+    return draft.moment(CheckpointType.INTERRUPT_RESOLVED, Park(kind="immediate", reason="interrupt_resolved"))
+
+
+def cancel(run: Run, *, now: datetime, reason: str = "") -> Moment | None:
+    """The run cancelled with nothing left open; None when it already is. `InactiveRun` if it ended otherwise."""
+    if run.status is RunStatus.CANCELLED:
+        return None
+    if run.status.is_terminal:
+        raise InactiveRun(f"run {run.id!r} is {run.status.value} and cannot be cancelled")
+    draft = Draft(run=run, at=now)
+    draft.end(RunStatus.CANCELLED)
+    draft.emit(EventType.RUN_CANCELLED, **({"reason": reason} if reason else {}))
+    return draft.moment(CheckpointType.RUN_CANCELLED, TERMINAL)
+
+
+def _answer(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, options: RuntimeOptions) -> Any:
+    kept = accept(program, interrupt.field, answer, options)
+    problem = Schema(interrupt.schema).problem(answer) if interrupt.schema else None
+    if problem is not None:
+        raise InvalidInput(f"interrupt {interrupt.id!r} does not take this answer: {problem}")
+    return kept

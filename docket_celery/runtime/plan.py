@@ -1,0 +1,65 @@
+"""What a committed run needs next. Decides, and touches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from docket_celery.run.document import Run, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proceed:
+    """There is something to do: `ready` tasks to execute, or none but a superstep that can close.
+
+    `tasks` is the whole superstep with its due timers fired, in order of node id.
+    """
+
+    tasks: tuple[Task, ...]
+    ready: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotDue:
+    """Everything waits, and the first of it until `resume_at`."""
+
+    resume_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Nothing but open interrupts is left, and none has a deadline."""
+
+    interrupt_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The run is terminal."""
+
+
+Plan: TypeAlias = Proceed | NotDue | Blocked | Ended
+
+
+def plan(run: Run, now: datetime) -> Plan:
+    """The next thing for `run` at `now`."""
+    if run.status.is_terminal:
+        return Ended()
+    tasks = tuple(_fire(task, now) for task in run.tasks)
+    ready = tuple(task for task in tasks if task.state == "ready")
+    if ready or all(task.state == "finished" for task in tasks):
+        return Proceed(tasks=tasks, ready=ready)
+    if tasks != run.tasks:
+        return Proceed(tasks=tasks, ready=())
+    resume_at = run.next_due
+    if resume_at is None:
+        return Blocked(interrupt_ids=tuple(interrupt.id for interrupt in run.interrupts))
+    return NotDue(resume_at=resume_at)
+
+
+def _fire(task: Task, now: datetime) -> Task:
+    """The task with its timer fired, if it has one that is due."""
+    if task.due_at is None or task.due_at > now:
+        return task
+    return replace(task, state="finished" if task.state == "sleeping" else "ready", due_at=None)

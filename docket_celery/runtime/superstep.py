@@ -1,0 +1,162 @@
+"""From what the nodes did to what becomes of their tasks: finished, retried, asleep, asking, or failed.
+
+Every value is brought into its committed form here, once: what cannot be kept is the node's permanent failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from docket_celery.errors import DocketError, InvalidInput, PermanentFailure, ValueRefused
+from docket_celery.graph.schemas import json_schema_of
+from docket_celery.program import RuntimeField, RuntimeGraph, RuntimeNode
+from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Task
+from docket_celery.run.values import normalise
+from docket_celery.runtime.executor import AttemptResult, Raised
+from docket_celery.runtime.failures import failure_of
+from docket_celery.runtime.node import Interrupt, Sleep
+from docket_celery.runtime.options import RuntimeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    """What became of one task. `failure` is the attempt's; with it, a task that is not `retrying` fails the run."""
+
+    task: Task
+    interrupt: OpenInterrupt | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_fatal(self) -> bool:
+        return self.failure is not None and self.task.state != "retrying"
+
+
+class _Refused(Exception):
+    """Inside this module: the node's result breaks a rule; permanent."""
+
+    def __init__(self, code: str, message: str, **details: JsonValue) -> None:
+        self.failure = Failure(code=code, message=message, details=details)
+        super().__init__(message)
+
+
+def judge(
+    program: RuntimeGraph,
+    task: Task,
+    result: AttemptResult,
+    *,
+    now: datetime,
+    fraction: Callable[[], float],
+    options: RuntimeOptions,
+) -> TaskOutcome:
+    """The outcome of one executed attempt. `fraction` draws the jitter of a retry's delay."""
+    node = program.nodes[task.node]
+    if isinstance(result, Raised):
+        return _failed(node, task, result, now, fraction)
+    try:
+        return _returned(program, node, task, result.value, now, options)
+    except _Refused as refusal:
+        return TaskOutcome(task=task, failure=replace(refusal.failure, node=node.id))
+
+
+def _failed(node: RuntimeNode, task: Task, result: Raised, now: datetime, fraction: Callable[[], float]) -> TaskOutcome:
+    code = "timeout" if result.timed_out else "node_error"
+    failure = failure_of(result.error, code=code, node=node.id)
+    permanent = isinstance(result.error, PermanentFailure)
+    if permanent or task.attempt >= node.retry.max_attempts:
+        return TaskOutcome(task=task, failure=failure)
+    delay = timedelta(seconds=node.retry.delay(task.attempt, fraction()))
+    return TaskOutcome(
+        task=replace(task, state="retrying", attempt=task.attempt + 1, due_at=now + delay), failure=failure
+    )
+
+
+def _returned(
+    program: RuntimeGraph, node: RuntimeNode, task: Task, value: Any, now: datetime, options: RuntimeOptions
+) -> TaskOutcome:
+    if isinstance(value, Interrupt):
+        return _asked(program, node, task, value, now, options)
+    if isinstance(value, Sleep):
+        writes = _writes(program, node, value.writes, options, mapping_only=True)
+        due_at = value.until if value.seconds is None else now + timedelta(seconds=value.seconds)
+        return TaskOutcome(task=replace(task, state="sleeping", due_at=due_at, writes=writes))
+    writes = _writes(program, node, value, options)
+    return TaskOutcome(task=replace(task, state="finished", writes=writes))
+
+
+def _asked(
+    program: RuntimeGraph, node: RuntimeNode, task: Task, asked: Interrupt, now: datetime, options: RuntimeOptions
+) -> TaskOutcome:
+    field = program.fields.get(asked.field)
+    if field is None:
+        raise _Refused(
+            "unknown_field", f"node {node.id!r} asks for field {asked.field!r}, which the graph does not have"
+        )
+    try:
+        schema = {} if asked.schema is None else json_schema_of(asked.schema)
+    except DocketError as error:
+        raise _Refused("bad_interrupt", f"node {node.id!r} gives no usable answer schema: {error}") from error
+    payload = _keep(asked.payload, f"interrupt {asked.field!r} payload", options)
+    interrupt = OpenInterrupt(
+        id=f"{task.task_id}.{task.asked + 1}",
+        node=node.id,
+        step=task.step,
+        field=asked.field,
+        schema=schema,
+        payload=payload,
+        opened_at=now,
+    )
+    return TaskOutcome(task=replace(task, state="interrupted", asked=task.asked + 1), interrupt=interrupt)
+
+
+def _writes(
+    program: RuntimeGraph, node: RuntimeNode, value: Any, options: RuntimeOptions, *, mapping_only: bool = False
+) -> dict[str, JsonValue]:
+    if value is None and (node.writes is None or mapping_only):
+        return {}
+    if node.writes is not None and not mapping_only:
+        value = {node.writes: value}
+    if not isinstance(value, Mapping):
+        raise _Refused(
+            "bad_return",
+            f"node {node.id!r} must return a mapping of fields, Interrupt, Sleep or None, got {type(value).__name__}",
+        )
+    return {name: _write(program, node, name, write, options) for name, write in list(value.items())}
+
+
+def _write(program: RuntimeGraph, node: RuntimeNode, name: Any, value: Any, options: RuntimeOptions) -> JsonValue:
+    field = program.fields.get(name) if isinstance(name, str) else None
+    if field is None:
+        raise _Refused("unknown_field", f"node {node.id!r} writes field {name!r}, which the graph does not have")
+    kept = field.reducer.normalise(_keep(value, f"$.{name}", options))
+    problem = write_problem(field, kept)
+    if problem is not None:
+        raise _Refused("invalid_write", f"node {node.id!r} writes field {name!r}: {problem}", field=field.name)
+    return kept
+
+
+def _keep(value: Any, path: str, options: RuntimeOptions) -> JsonValue:
+    try:
+        return normalise(value, path, max_bytes=options.max_value_bytes)
+    except ValueRefused as refusal:
+        raise _Refused(refusal.code, str(refusal), path=refusal.path) from refusal
+
+
+def write_problem(field: RuntimeField, write: JsonValue) -> str | None:
+    """Why a field does not take this write, or None. The reducer's demands come before the schema's."""
+    return field.reducer.problem(write) or field.schema.problem(write)
+
+
+def accept(program: RuntimeGraph, name: str, value: Any, options: RuntimeOptions) -> JsonValue:
+    """A caller's value for a field (run input, answer) in its committed form; `InvalidInput` names what is wrong."""
+    field = program.fields[name]
+    try:
+        kept = field.reducer.normalise(normalise(value, f"$.{name}", max_bytes=options.max_value_bytes))
+    except ValueRefused as refusal:
+        raise InvalidInput(f"field {name!r}: {refusal}") from refusal
+    problem = write_problem(field, kept)
+    if problem is not None:
+        raise InvalidInput(f"field {name!r}: {problem}")
+    return kept

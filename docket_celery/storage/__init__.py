@@ -1,0 +1,1 @@
+"""Where runs are kept: the contracts, and the two stores that honour them."""

@@ -1,0 +1,248 @@
+"""Runs in memory: reads and transitions. The claim operations are in `claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from docket_celery.errors import (
+    EventConflict,
+    InactiveRun,
+    InvalidCommit,
+    InvalidInput,
+    InvalidMutation,
+    KeyConflict,
+    NotFound,
+    StaleFence,
+)
+from docket_celery.run.document import Run, RunStatus
+from docket_celery.run.events import Event
+from docket_celery.run.moment import Change
+from docket_celery.run.views import RunCursor, RunInfo, RunPage, RunSummary
+from docket_celery.storage.contracts.rules import (
+    Refusal,
+    apply_changes,
+    check_commit,
+    check_commit_against,
+    check_initial,
+    check_mutation,
+    owner_of,
+    same_value,
+)
+from docket_celery.storage.contracts.values import (
+    Commit,
+    CommitProposal,
+    Committed,
+    GraphRef,
+    InitialRun,
+    ListQuery,
+    Mutated,
+    MutationDecision,
+    NoChange,
+    Release,
+    Retain,
+    Scope,
+    Started,
+)
+from docket_celery.storage.memory.claims import MemoryClaims
+from docket_celery.storage.memory.copies import copy_events, copy_run
+from docket_celery.storage.memory.state import StoredRun
+
+
+class MemoryRunStore(MemoryClaims):
+    """Implements `RunStore`."""
+
+    def insert_run(self, scope: Scope, initial: InitialRun, *, connection: Any = None) -> Started:
+        if connection is not None:
+            raise InvalidInput("the memory store has no database, so a run cannot join a connection's transaction")
+        check_initial(initial)
+        tenant = owner_of(scope)
+        with self._state.lock:
+            now = self._state.clock.now()
+            holder = None if initial.start_key is None else self._state.start_keys.get((tenant, initial.start_key))
+            if holder is not None:
+                return self._started_before(self._state.runs[holder], initial, now)
+            ref = GraphRef(graph_id=initial.run.graph_id, graph_hash=initial.run.graph_hash)
+            if (tenant, ref) not in self._state.graphs:
+                raise NotFound(f"no graph {ref.graph_id!r} version {ref.graph_hash!r} in this scope")
+            if initial.run.id in self._state.runs:
+                raise InvalidCommit(f"run id {initial.run.id!r} is taken")
+            stored = StoredRun(
+                run=_stamped(copy_run(initial.run), now),
+                tenant=tenant,
+                start_key=initial.start_key,
+                input_digest=initial.input_digest,
+                wake_at=_wake(initial.schedule, now),
+                events=copy_events(initial.events, at=now),
+            )
+            self._state.runs[stored.run.id] = stored
+            if stored.start_key is not None:
+                self._state.start_keys[tenant, stored.start_key] = stored.run.id
+            return Started(run=copy_run(stored.run), created=True, now=now)
+
+    def _started_before(self, stored: StoredRun, initial: InitialRun, now: datetime) -> Started:
+        held_for = stored.run.graph_id, stored.run.graph_hash, stored.input_digest
+        if held_for != (initial.run.graph_id, initial.run.graph_hash, initial.input_digest):
+            raise KeyConflict(initial.start_key or "", stored.run.id)
+        return Started(run=copy_run(stored.run), created=False, now=now)
+
+    def fetch_run(self, scope: Scope, run_id: str) -> Run:
+        with self._state.lock:
+            return copy_run(self._state.visible(scope, run_id).run)
+
+    def list_runs(self, scope: Scope, query: ListQuery) -> RunPage:
+        with self._state.lock:
+            matching = [s for s in self._state.runs.values() if scope.sees(s.tenant) and _matches(query, s.run)]
+            newest_first = sorted(matching, key=_age, reverse=True)
+            page = newest_first[: query.limit]
+            last = query.before
+            if page:
+                last = RunCursor(started_at=page[-1].run.started_at, run_id=page[-1].run.id)
+            return RunPage(
+                runs=tuple(map(_summary, page)),
+                next_before=None if last is None else last.encode(),
+                has_more=len(newest_first) > query.limit,
+            )
+
+    def inspect_run(self, scope: Scope, run_id: str) -> RunInfo:
+        with self._state.lock:
+            stored = self._state.visible(scope, run_id)
+            return RunInfo(
+                run=copy_run(stored.run),
+                tenant=stored.tenant,
+                start_key=stored.start_key,
+                wake_at=stored.wake_at,
+                claimed_at=stored.claimed_at,
+                claim_redeemed=stored.claim_redeemed,
+                claim_attempts=stored.claim_attempts,
+                claim_abandons=stored.claim_abandons,
+                undelivered=stored.undelivered,
+                abandon_reason=stored.abandon_reason,
+                poisoned_at=stored.poisoned_at,
+                poison_reason=stored.poison_reason,
+                observed_at=self._state.clock.now(),
+            )
+
+    def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
+        check_commit(proposal)
+        run = proposal.run
+        with self._state.lock:
+            now = self._state.clock.now()
+            stored = self._state.visible(scope, run.id)
+            if stored.commit_id == proposal.commit_id and stored.run.checkpoint_seq == run.checkpoint_seq:
+                # A repeat: the first reply was lost. What the claim became since is somebody else's business.
+                kept = stored.claimed_at if stored.is_held_under(proposal.claim_token) else None
+                return Committed(now=now, claimed_at=kept)
+            held = stored.is_held_under(proposal.claim_token)
+            if not held or stored.run.checkpoint_seq != proposal.expected_checkpoint_seq:
+                raise StaleFence(
+                    f"run {run.id!r} is at checkpoint_seq {stored.run.checkpoint_seq} and "
+                    f"{'held' if held else 'not held'} under this token; the commit expected "
+                    f"{proposal.expected_checkpoint_seq}"
+                )
+            check_commit_against(stored.run.graph_id, stored.run.graph_hash, stored.run.event_seq, proposal)
+            self._write(stored, run, proposal.events, proposal.changes, InvalidCommit)
+            stored.commit_id = proposal.commit_id
+            if isinstance(proposal.schedule, Retain):
+                if stored.claimed_at is not None and now - stored.claimed_at > proposal.schedule.ttl / 3:
+                    stored.claimed_at = now
+                return Committed(now=now, claimed_at=stored.claimed_at)
+            stored.clear_claim()
+            stored.wake_at = _wake(proposal.schedule, now)
+            if run.status is RunStatus.RUNNING and stored.inbox_seq > proposal.inbox_seq:
+                stored.wake_at = now
+            return Committed(now=now, claimed_at=None)
+
+    def mutate_run(
+        self, scope: Scope, run_id: str, mutation: Callable[[Run, datetime], MutationDecision], *, commit_id: str
+    ) -> Mutated:
+        with self._state.lock:
+            stored = self._state.visible(scope, run_id)
+            now = self._state.clock.now()
+            decision = mutation(copy_run(stored.run), now)
+            match decision:
+                case NoChange():
+                    return Mutated(run=copy_run(stored.run), changed=False, now=now)
+                case Commit():
+                    check_mutation(stored.run, decision)
+                    self._write(stored, decision.run, decision.events, decision.changes, InvalidMutation)
+                    stored.commit_id = commit_id
+                    stored.clear_claim()
+                    stored.wake_at = _wake(decision.schedule, now)
+                    return Mutated(run=copy_run(stored.run), changed=True, now=now)
+                case _:
+                    raise InvalidMutation(f"a mutation of run {run_id!r} decides Commit or NoChange, got {decision!r}")
+
+    def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
+        with self._state.lock:
+            stored = self._state.visible(scope, run_id)
+            if stored.run.status.is_terminal:
+                raise InactiveRun(f"run {run_id!r} is {stored.run.status.value}")
+            if stored.poisoned_at is not None:
+                stored.clear_poison()
+                stored.reset_counters()
+                stored.wake_at = self._state.clock.now()
+            return copy_run(stored.run)
+
+    def _write(
+        self, stored: StoredRun, run: Run, events: Sequence[Event], changes: Sequence[Change], refusal: Refusal
+    ) -> None:
+        """Replaces the document and appends the events, or raises and changes nothing.
+
+        A store that writes only the changes must end with the proposed fields; here that is checked.
+        """
+        own_run, own_events = copy_run(run), copy_events(events)
+        if not same_value(apply_changes(stored.run.fields, changes), own_run.fields):
+            raise refusal(f"run {run.id!r}: the changes do not turn the stored fields into the proposed ones")
+        taken = {event.seq for event in stored.events} & {event.seq for event in own_events}
+        if taken:
+            raise EventConflict(f"run {run.id!r} already has other events {sorted(taken)}")
+        stored.run = own_run
+        stored.events += own_events
+        stored.reset_counters()
+        stored.clear_poison()
+
+
+def _stamped(run: Run, now: datetime) -> Run:
+    """A first commit carries the store's time."""
+    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)
+
+
+def _wake(schedule: Release | Retain, now: datetime) -> datetime | None:
+    if isinstance(schedule, Retain):
+        return None
+    return {"immediate": now, "at": schedule.at, "external": None, "terminal": None}[schedule.kind]
+
+
+def _matches(query: ListQuery, run: Run) -> bool:
+    return (
+        (query.graph_id is None or run.graph_id == query.graph_id)
+        and (query.graph_hash is None or run.graph_hash == query.graph_hash)
+        and (query.statuses is None or run.status in query.statuses)
+        and (query.before is None or (run.started_at, run.id) < (query.before.started_at, query.before.run_id))
+    )
+
+
+def _age(stored: StoredRun) -> tuple[datetime, str]:
+    return stored.run.started_at, stored.run.id
+
+
+def _summary(stored: StoredRun) -> RunSummary:
+    run = stored.run
+    return RunSummary(
+        run_id=run.id,
+        tenant=stored.tenant,
+        graph_id=run.graph_id,
+        graph_hash=run.graph_hash,
+        status=run.status,
+        step=run.step,
+        checkpoint_seq=run.checkpoint_seq,
+        started_at=run.started_at,
+        updated_at=run.updated_at,
+        finished_at=run.finished_at,
+        wake_at=stored.wake_at,
+        claimed_at=stored.claimed_at,
+        poisoned_at=stored.poisoned_at,
+    )

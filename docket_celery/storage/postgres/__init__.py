@@ -1,0 +1,32 @@
+"""The PostgreSQL store: the authority over every run. Importing it connects to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from docket_celery.storage.contracts.values import Storage
+from docket_celery.storage.postgres.event_store import PostgresEventStore
+from docket_celery.storage.postgres.fleet import PostgresFleet
+from docket_celery.storage.postgres.graph_store import PostgresGraphStore
+from docket_celery.storage.postgres.pool import Database
+from docket_celery.storage.postgres.run_store import PostgresRunStore
+
+__all__ = ["open_storage"]
+
+
+def open_storage(
+    url: str, *, schema: str = "docket", max_connections: int = 4, now: Callable[[], datetime] | None = None
+) -> Storage:
+    """The stores over the database at `url`, a PostgreSQL URL or connection string. Connects at first use.
+
+    The schema must have been migrated. `max_connections` bounds what one process opens. `now` pins the clock of the
+    database, for tests.
+    """
+    database = Database(url, schema=schema, max_connections=max_connections, now=now)
+    return Storage(
+        graphs=PostgresGraphStore(database),
+        runs=PostgresRunStore(database),
+        events=PostgresEventStore(database),
+        fleet=PostgresFleet(database),
+    )

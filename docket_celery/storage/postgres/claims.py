@@ -1,0 +1,189 @@
+"""Claims in PostgreSQL: handing out, redeeming, keeping alive, giving back. Never decides from a run's document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from psycopg import errors
+from psycopg.rows import DictRow
+from psycopg.types.numeric import Float8, Int8
+
+from docket_celery.errors import ClaimLost, NotFound, StaleFence
+from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
+from docket_celery.storage.contracts.values import (
+    AbandonDisposition,
+    AbandonPolicy,
+    ClaimBatch,
+    ClaimPolicy,
+    Lease,
+    PoisonedClaim,
+    Redeemed,
+)
+from docket_celery.storage.postgres.parameters import array, bounded, named
+from docket_celery.storage.postgres.pool import Database, Session
+from docket_celery.storage.postgres.rows import run_of, tenant_of
+
+_GATE_TIMEOUT: Final = "500ms"
+"""How long a nudge waits for a running scan."""
+_GATE_IDLE_TIMEOUT: Final = "5s"
+"""After which the server ends a nudge whose process was frozen while it held the gate."""
+_LONGEST_REASON: Final = 2_000
+
+
+class PostgresClaims:
+    """The claim operations of `RunStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim_due(self, policy: ClaimPolicy) -> ClaimBatch:
+        demand = policy.demand
+        parameters = {
+            "now": policy.now or self._database.now(),
+            "gate": "open" if demand is None else demand.gate,
+            "interval": timedelta(0) if demand is None else bounded(demand.interval),
+            "slots": None if demand is None or demand.slots is None else Int8(demand.slots),
+            "limit": Int8(policy.limit),
+            "ttl": bounded(policy.orphan_ttl),
+            "max_attempts": Int8(policy.max_claim_attempts),
+            "delivery": policy.delivery,
+            "preference": policy.preference,
+            "poison_reason": MAX_ATTEMPTS_REASON,
+        }
+        if demand is not None and demand.gate == "nudge":
+            return self._database.run(lambda session, _: self._nudge(session, policy, parameters))
+        return _batch(self._database.read("claim_due", parameters), policy)
+
+    def _nudge(self, session: Session, policy: ClaimPolicy, parameters: dict[str, Any]) -> ClaimBatch:
+        try:
+            with session.transaction():
+                bounds = {"lock": _GATE_TIMEOUT, "idle": _GATE_IDLE_TIMEOUT}
+                self._database.execute(session, "bound_transaction", bounds)
+                self._database.execute(session, "claim_gate", {})
+                return _batch(self._database.execute(session, "claim_due", parameters).fetchall(), policy)
+        except errors.LockNotAvailable:
+            (row,) = self._database.execute(session, "clock", {"now": parameters["now"]}).fetchall()
+            return ClaimBatch(leases=(), poisoned=(), now=row["now"], scanned=False)
+
+    def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed:
+        refusal = StaleFence(f"the lease of run {lease.run_id!r} at {lease.checkpoint_seq} cannot be redeemed any more")
+        try:
+            run_id = named(lease.run_id)
+        except NotFound:
+            raise refusal from None
+        row = self._database.first(
+            "redeem_claim",
+            {
+                "id": run_id,
+                "offered": lease.claim_token,
+                "token": token,
+                "checkpoint_seq": Int8(lease.checkpoint_seq),
+                "now": self._database.now(),
+            },
+        )
+        if row is None:
+            raise refusal
+        return Redeemed(
+            run=run_of(row),
+            claim_token=token,
+            claimed_at=row["claimed_at"],
+            claim_attempt=row["claim_attempts"],
+            inbox_seq=row["inbox_seq"],
+            now=row["now"],
+        )
+
+    def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
+        if not claims:
+            return set()
+        rows = self._database.read("refresh_claims", {**_columns(claims), "now": self._database.now()})
+        return {row["id"] for row in rows}
+
+    def refresh_claim(self, run_id: str, token: str) -> None:
+        parameters = {"id": run_id, "token": token, "now": self._database.now()}
+        if self._database.first("refresh_claim", parameters) is None:
+            raise ClaimLost(f"run {run_id!r} is not claimed under this token any more")
+
+    def release_claim(
+        self, run_id: str, token: str, *, uncounted: bool = False, delay: timedelta = timedelta(0)
+    ) -> None:
+        self._database.write(
+            "release_claim",
+            {
+                "id": run_id,
+                "token": token,
+                "uncounted": uncounted,
+                "delay": bounded(delay),
+                "now": self._database.now(),
+            },
+        )
+
+    def release_claims(self, claims: Sequence[tuple[str, str]]) -> int:
+        if not claims:
+            return 0
+        return self._database.write("release_claims", {**_columns(claims), "now": self._database.now()})
+
+    def abandon_claim(self, run_id: str, token: str, policy: AbandonPolicy) -> AbandonDisposition:
+        backoff = None if policy.poisoning else policy.backoff
+        row = self._database.first(
+            "abandon_claim",
+            {
+                "id": run_id,
+                "token": token,
+                "checkpoint_seq": Int8(policy.expected_checkpoint_seq),
+                "reason": _readable(policy.reason),
+                "poisoning": policy.poisoning,
+                "max_abandons": Int8(policy.max_claim_abandons),
+                "delay": bounded(policy.delay),
+                "base": None if backoff is None else Float8(bounded(backoff.base).total_seconds()),
+                "cap": None if backoff is None else Float8(bounded(backoff.cap).total_seconds()),
+                "poison_reason": MAX_ABANDONS_REASON,
+                "now": policy.now or self._database.now(),
+            },
+        )
+        if row is None:
+            return "stale"
+        return "poisoned" if row["poisoned"] else "rescheduled"
+
+
+def _batch(rows: Sequence[DictRow], policy: ClaimPolicy) -> ClaimBatch:
+    """The scan's outcomes; a scan without any is one row that tells the time."""
+    taken = [row for row in rows if row["id"] is not None]
+    leased = [row for row in taken if not row["exhausted"]]
+    return ClaimBatch(
+        leases=tuple(_lease(row, policy) for row in leased),
+        poisoned=tuple(
+            PoisonedClaim(run_id=row["id"], poisoned_at=row["now"], poison_reason=MAX_ATTEMPTS_REASON)
+            for row in taken
+            if row["exhausted"]
+        ),
+        now=rows[0]["now"],
+        stolen=sum(row["class"] == "expired" and not row["unredeemed"] for row in leased),
+        reissued=sum(row["unredeemed"] for row in leased),
+        scanned=rows[0]["scanned"],
+    )
+
+
+def _lease(row: DictRow, policy: ClaimPolicy) -> Lease:
+    return Lease(
+        run_id=row["id"],
+        tenant=tenant_of(row),
+        graph_id=row["graph_id"],
+        graph_hash=row["graph_hash"],
+        checkpoint_seq=row["checkpoint_seq"],
+        claim_token=row["claim_token"],
+        claimed_at=row["now"],
+        claim_attempt=row["claim_attempts"] + (not row["redeemed"]),
+        orphan_ttl=policy.orphan_ttl,
+    )
+
+
+def _columns(claims: Sequence[tuple[str, str]]) -> dict[str, str]:
+    return {"ids": array(run_id for run_id, _ in claims), "tokens": array(token for _, token in claims)}
+
+
+def _readable(reason: str) -> str:
+    """A reason as PostgreSQL can store it: it may quote anything, NUL and lone surrogates included."""
+    storable = reason.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    return storable[:_LONGEST_REASON]

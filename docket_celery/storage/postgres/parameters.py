@@ -1,0 +1,158 @@
+"""From proposals to statement parameters. Never runs a statement.
+
+Whole numbers are wrapped in `Int8`: the driver would choose a type by each number's size, and every combination of
+types would be prepared as a statement of its own. Arrays are written as literals here, for the same reason (an empty one
+has no type) and because the driver's own way costs more than the rest of a commit's parameters together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from psycopg.types.numeric import Int8
+
+from docket_celery.errors import InvalidInput, NotFound
+from docket_celery.graph.elements import LONGEST_DELAY
+from docket_celery.run.codec import encode_event_data, encode_state
+from docket_celery.run.document import Run
+from docket_celery.run.events import Event
+from docket_celery.run.moment import Appended, Change, CheckpointType, Replaced
+from docket_celery.run.values import encode
+from docket_celery.storage.contracts.rules import Refusal
+from docket_celery.storage.contracts.values import InitialRun, Release, Retain, Schedule, Scope, check_name
+
+_LONGEST_DELAY: Final = timedelta(seconds=LONGEST_DELAY)
+
+
+def seen_by(scope: Scope) -> str | None:
+    """The tenant a row must have to be visible: NULL for any, '' for none."""
+    return None if scope.kind == "system" else scope.tenant or ""
+
+
+def named(run_id: str) -> str:
+    """`run_id`, when a run could have it; what the database could not even compare is `NotFound` like any stranger."""
+    try:
+        return check_name(run_id, "run id")
+    except InvalidInput as error:
+        raise NotFound(f"no run {run_id!r} in this scope") from error
+
+
+def bounded(delay: timedelta) -> timedelta:
+    """The delay, at most the longest there is: no instant computed from it leaves what PostgreSQL and Python hold."""
+    return min(delay, _LONGEST_DELAY)
+
+
+def array(items: Iterable[str | None]) -> str:
+    """An array literal, whatever the type of its elements; None is NULL."""
+    return "{" + ",".join(map(_element, items)) + "}"
+
+
+def _element(item: str | None) -> str:
+    if item is None:
+        return "NULL"
+    escaped = item.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def of_initial(initial: InitialRun, tenant: str | None, now: datetime | None) -> dict[str, Any]:
+    """Parameters of `insert_run`."""
+    run = initial.run
+    return {
+        **_of_run(run, initial.checkpoint_type),
+        **_of_changes([Replaced(name=name, value=value) for name, value in run.fields.items()]),
+        **_of_events(initial.events),
+        "tenant": tenant or "",
+        "schedule": initial.schedule.kind,
+        "wake_at": initial.schedule.at,
+        "start_key": initial.start_key,
+        # The columns come in a pair; a start without a digest matches every other one without.
+        "input_digest": None if initial.start_key is None else initial.input_digest or "",
+        "now": now,
+    }
+
+
+def of_transition(
+    scope: Scope,
+    run: Run,
+    events: Sequence[Event],
+    changes: Sequence[Change],
+    checkpoint_type: CheckpointType,
+    schedule: Schedule,
+    *,
+    commit_id: str,
+    claim_token: str | None,
+    inbox_seq: int | None,
+    now: datetime | None,
+    refusal: Refusal,
+) -> dict[str, Any]:
+    """Parameters of `commit_retain` or `commit_release`. `claim_token` None is a serialised mutation.
+
+    Raises `refusal` for an instant without a time zone, which would mean another one in every session.
+    """
+    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
+        if instant is not None and instant.tzinfo is None:
+            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
+    for event in events:
+        if event.at.tzinfo is None:
+            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
+    return {
+        **_of_run(run, checkpoint_type),
+        **_of_changes(changes),
+        **_of_events(events),
+        **_of_schedule(schedule),
+        "tenant": seen_by(scope),
+        "commit_id": commit_id,
+        "claim_token": claim_token,
+        "expected": Int8(run.checkpoint_seq - 1),
+        "expected_event_seq": Int8(run.event_seq - len(events)),
+        "updated_at": run.updated_at,
+        "finished_at": run.finished_at if run.status.is_terminal else None,
+        "inbox_seq": None if inbox_seq is None else Int8(inbox_seq),
+        "now": now,
+    }
+
+
+def _of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "graph_id": run.graph_id,
+        "graph_hash": run.graph_hash,
+        "status": run.status.value,
+        "step": Int8(run.step),
+        "checkpoint_seq": Int8(run.checkpoint_seq),
+        "event_seq": Int8(run.event_seq),
+        "checkpoint_type": checkpoint_type.value,
+        "state": encode_state(run),
+    }
+
+
+def _of_changes(changes: Sequence[Change]) -> dict[str, Any]:
+    replaced = [change for change in changes if isinstance(change, Replaced)]
+    appended = [change for change in changes if isinstance(change, Appended)]
+    return {
+        "replaced_names": array(change.name for change in replaced),
+        "replaced_values": array(encode(change.value) for change in replaced),
+        "appended_names": array(change.name for change in appended),
+        "appended_items": array(encode(list(change.items)) for change in appended),
+    }
+
+
+def _of_events(events: Sequence[Event]) -> dict[str, Any]:
+    return {
+        "event_seqs": array(str(event.seq) for event in events),
+        "event_types": array(event.type.value for event in events),
+        "event_steps": array(str(event.step) for event in events),
+        "event_ats": array(event.at.isoformat() for event in events),
+        "event_nodes": array(event.node for event in events),
+        "event_data": array(encode_event_data(event.data) for event in events),
+    }
+
+
+def _of_schedule(schedule: Schedule) -> dict[str, Any]:
+    match schedule:
+        case Retain(ttl=ttl):
+            return {"refresh_after": bounded(ttl) / 3}
+        case Release(kind=kind, at=at):
+            return {"schedule": kind, "wake_at": at}

@@ -1,0 +1,248 @@
+"""Connections: one pool per process and database, and what is done when one of them fails.
+
+A pool is opened at first use, so also anew after a fork; a child neither uses nor closes what its parent opened. Every
+operation is repeated once when its connection turns out to be broken: the store's statements are safe to repeat.
+Nothing of correctness lives in a session, so that a transaction pooler may stand between.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from docket_celery.storage.postgres.queries import Queries
+from docket_celery.storage.postgres.rows import InstantLoader
+
+T = TypeVar("T")
+Context = TypeVar("Context", bound=psycopg.Connection[Any] | psycopg.Cursor[Any])
+
+CONNECT_TIMEOUT: Final = 5
+"""Seconds that opening a connection may take."""
+CHECKOUT_TIMEOUT: Final = 10.0
+"""Seconds to wait for a free connection of a busy pool."""
+_OPTIONS: Final[dict[str, Any]] = {"autocommit": True, "row_factory": dict_row, "connect_timeout": CONNECT_TIMEOUT}
+_POLL: Final = 0.2
+_REPEATS: Final = 3
+"""How often a statement that lost against another transaction is tried again."""
+
+_MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
+_LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
+_LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+
+
+class Session(psycopg.Connection[DictRow]):
+    """A connection that says why it could not be opened: a pool connects elsewhere and tells only that it waited."""
+
+    last_failure: tuple[float, str] | None = None
+
+    @classmethod
+    def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        try:
+            return super().connect(*args, **kwargs)
+        except psycopg.Error as error:
+            cls.last_failure = time.monotonic(), str(error)
+            raise
+
+
+Work: TypeAlias = Callable[[Session, bool], T]
+"""An operation. Its second argument says that it is repeated after an attempt whose outcome is unknown."""
+
+
+class Database:
+    """Runs operations on connections to one database, with the statements of one schema."""
+
+    def __init__(
+        self, url: str, *, schema: str, max_connections: int, now: Callable[[], datetime] | None = None
+    ) -> None:
+        if max_connections < 1:
+            raise ConfigError(f"max_connections must be at least 1, got {max_connections}")
+        self.queries = Queries(schema)
+        self.schema = schema
+        self._url = url
+        self._place = describe(url)
+        self._max_connections = max_connections
+        self._now = now
+        self._prepare = True
+        self._pools: dict[int, ConnectionPool[Session]] = {}
+
+    def now(self) -> datetime | None:
+        """The instant that pins the database's clock, or None to let it run."""
+        return None if self._now is None else self._now()
+
+    def execute(
+        self,
+        session: Session | psycopg.Cursor[DictRow],
+        name: str,
+        parameters: dict[str, Any],
+        *,
+        prepare: bool = True,
+    ) -> psycopg.Cursor[DictRow]:
+        """Runs the named statement; results come in binary form."""
+        return session.execute(self.queries[name], parameters, prepare=prepare and self._prepare, binary=True)
+
+    def run(self, work: Work[T]) -> T:
+        """What `work` returns. Raises `StoreUnavailable` or `SchemaMismatch` for failures of the database itself.
+
+        The session commits each statement by itself unless `work` opens a transaction.
+        """
+        again = fresh = False
+        lost_races = 0
+        while True:
+            with self._session(fresh) as session:
+                try:
+                    return work(session, again)
+                except _LOST_PLAN as error:
+                    if fresh:
+                        raise self._translated(error) from error
+                    fresh = True
+                    self._forget_plans(session, error)
+                except _LOST_RACE as error:
+                    lost_races += 1
+                    if lost_races > _REPEATS:
+                        raise self._translated(error) from error
+                except psycopg.OperationalError as error:
+                    if fresh or not session.broken:
+                        raise self._translated(error) from error
+                    again = fresh = True
+                except psycopg.Error as error:
+                    raise self._translated(error) from error
+
+    def read(self, name: str, parameters: dict[str, Any], *, prepare: bool = True) -> list[DictRow]:
+        """All rows of one statement."""
+        return self.run(lambda session, _: self.execute(session, name, parameters, prepare=prepare).fetchall())
+
+    def first(self, name: str, parameters: dict[str, Any]) -> DictRow | None:
+        """The first row of one statement, if there is any."""
+        return self.run(lambda session, _: self.execute(session, name, parameters).fetchone())
+
+    def write(self, name: str, parameters: dict[str, Any]) -> int:
+        """How many rows one statement has changed."""
+        return self.run(lambda session, _: self.execute(session, name, parameters).rowcount)
+
+    def close(self) -> None:
+        """Closes this process's connections. A later operation opens new ones."""
+        atexit.unregister(self.close)
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    def _pool(self) -> ConnectionPool[Session]:
+        # No lock: one that another thread held at a fork would stay held in the child for ever.
+        process = os.getpid()
+        pool = self._pools.get(process)
+        if pool is None:
+            pool = self._pools.setdefault(process, self._new_pool())
+            pool.open()
+            atexit.register(self.close)  # Later, an exiting interpreter would wait in vain for the pool's threads.
+        return pool
+
+    def _new_pool(self) -> ConnectionPool[Session]:
+        return ConnectionPool(
+            self._url,
+            connection_class=type("PooledSession", (Session,), {}),
+            kwargs=_OPTIONS,
+            configure=_configure,
+            min_size=0,
+            max_size=self._max_connections,
+            open=False,
+            name=f"docket-{self.schema}",
+            reconnect_timeout=CONNECT_TIMEOUT,
+            num_workers=1,
+        )
+
+    @contextmanager
+    def _session(self, fresh: bool) -> Iterator[Session]:
+        """A pooled session; or a fresh one, since after a restart of the server every pooled one may be broken."""
+        pool = self._pool()
+        if fresh:
+            session = self._connect(pool)
+            try:
+                yield session
+            finally:
+                session.close()
+        else:
+            session = self._checkout(pool)
+            try:
+                yield session
+            finally:
+                pool.putconn(session)
+
+    def _checkout(self, pool: ConnectionPool[Session]) -> Session:
+        """A pooled session. Waits for a busy pool, but not for a database that has just refused a connection."""
+        asked = time.monotonic()
+        while True:
+            try:
+                return pool.getconn(timeout=_POLL)
+            except PoolTimeout as error:
+                failure = pool.connection_class.last_failure
+                if failure is not None and failure[0] >= asked:
+                    raise self._unavailable(failure[1]) from error
+                if time.monotonic() - asked > CHECKOUT_TIMEOUT:
+                    reason = f"none of {self._max_connections} connections became free in {CHECKOUT_TIMEOUT:g} s"
+                    raise self._unavailable(reason) from error
+
+    def _connect(self, pool: ConnectionPool[Session]) -> Session:
+        try:
+            session = pool.connection_class.connect(self._url, **_OPTIONS)
+        except psycopg.Error as error:
+            raise self._unavailable(str(error)) from error
+        _configure(session)
+        return session
+
+    def _forget_plans(self, session: Session, error: psycopg.Error) -> None:
+        """After a migration the plans of a session are stale: a new one has none. Behind a transaction pooler, where
+        the next transaction may meet any server session, statements are not prepared any more.
+        """
+        session.close()
+        if not isinstance(error, errors.FeatureNotSupported):
+            self._prepare = False
+
+    def _translated(self, error: psycopg.Error) -> StoreError:
+        if isinstance(error, _MISSING):
+            return SchemaMismatch(
+                f"schema {self.schema!r} of {self._place} is missing or too old ({_first_line(error)}); "
+                "run `celery -A proj docket migrate`"
+            )
+        if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+            return StoreError(f"PostgreSQL at {self._place} refuses a row ({error.sqlstate}): {_first_line(error)}")
+        return self._unavailable(f"{error.sqlstate or 'connection lost'}: {error}")
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(f"PostgreSQL at {self._place}: {reason.strip()}")
+
+
+def describe(url: str) -> str:
+    """Where the URL leads, for messages: host, port and database name, never a password."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        # The driver's own message may quote the URL, and with it a password.
+        raise ConfigError("docket_database_url is not a PostgreSQL URL or connection string") from None
+    host = parts.get("host") or parts.get("hostaddr") or "the local socket"
+    return f"{host}:{parts.get('port') or 5432}, database {parts.get('dbname') or parts.get('user') or 'by default'}"
+
+
+def adapt(context: Context) -> Context:
+    """Makes the connection or cursor read instants as this store does."""
+    context.adapters.register_loader("timestamptz", InstantLoader)
+    return context
+
+
+def _configure(session: Session) -> None:
+    adapt(session)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,66 @@
+"""The SQL of this store, from `sql/*.sql`.
+
+A statement begins at a line `-- name: <name>` and reaches to the next one; `-- part: <name>` begins a piece that others
+include as `{name}`. `{schema}` stands for the quoted name of the configured schema: every table is named in full, so
+that nothing depends on a session's search path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final
+
+from docket_celery.errors import ConfigError
+
+_HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_LONGEST_IDENTIFIER: Final = 63
+
+
+class Queries:
+    """The named statements, as bytes for the driver, filled in for one schema."""
+
+    def __init__(self, schema: str) -> None:
+        quoted = quote(schema)
+        self._statements = {name: text.replace("{schema}", quoted).encode() for name, text in _statements().items()}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._statements[name]
+
+
+def quote(schema: str) -> str:
+    """The schema's name as an SQL identifier. `ConfigError` for a name that could not stand for itself everywhere."""
+    if not schema or len(schema.encode(errors="replace")) > _LONGEST_IDENTIFIER:
+        raise ConfigError(f"docket_schema must have from 1 to {_LONGEST_IDENTIFIER} bytes, got {schema!r}")
+    if any(character in '%:{}"\\' or not character.isprintable() for character in schema):
+        raise ConfigError(f"docket_schema must be printable, without any of % : {{ }} \" \\, got {schema!r}")
+    return f'"{schema}"'
+
+
+@lru_cache(maxsize=1)
+def _statements() -> Mapping[str, str]:
+    """All statements with their parts put in, the schema still open."""
+    found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
+    for file in sorted(files(__package__).joinpath("sql").iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".sql"):
+            continue
+        _, *pieces = _HEADER.split(file.read_text(encoding="utf-8"))
+        for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            if name in found[kind]:
+                raise ValueError(f"{file.name}: the {kind} {name!r} is defined twice")
+            found[kind][name] = _bare(text)
+    return {name: _with_parts(text, found["part"]) for name, text in found["name"].items()}
+
+
+def _bare(text: str) -> str:
+    """The statement without comments and indentation: the driver keeps what it found out about short statements only."""
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--"))
+
+
+def _with_parts(text: str, parts: Mapping[str, str]) -> str:
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text

@@ -1,0 +1,266 @@
+"""Runs in PostgreSQL: reads and transitions. The claim operations are in `claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.numeric import Int8
+
+from docket_celery.errors import (
+    EventConflict,
+    InactiveRun,
+    InvalidCommit,
+    InvalidMutation,
+    KeyConflict,
+    NotFound,
+    StaleFence,
+    StoreUnavailable,
+)
+from docket_celery.run.document import Run
+from docket_celery.run.views import RunCursor, RunInfo, RunPage
+from docket_celery.storage.contracts.rules import (
+    check_commit,
+    check_commit_against,
+    check_initial,
+    check_mutation,
+    owner_of,
+)
+from docket_celery.storage.contracts.values import (
+    Commit,
+    CommitProposal,
+    Committed,
+    InitialRun,
+    ListQuery,
+    Mutated,
+    MutationDecision,
+    NoChange,
+    Retain,
+    Scope,
+    Started,
+)
+from docket_celery.storage.postgres.claims import PostgresClaims
+from docket_celery.storage.postgres.parameters import named, of_initial, of_transition, seen_by
+from docket_celery.storage.postgres.pool import Session, adapt
+from docket_celery.storage.postgres.rows import info_of, run_of, summary_of
+
+_KEY_ROUNDS: Final = 10
+"""How often a start looks for the holder of its key again, when that was pruned in between."""
+_MUTATION_LOCK_TIMEOUT: Final = "1s"
+_MUTATION_IDLE_TIMEOUT: Final = "5s"
+"""After which the server ends a mutation whose process was frozen while it held the row."""
+
+
+class PostgresRunStore(PostgresClaims):
+    """Implements `RunStore`."""
+
+    def insert_run(self, scope: Scope, initial: InitialRun, *, connection: Any = None) -> Started:
+        """As the contract says. With `connection`, a psycopg connection, the run joins its open transaction and exists
+        once that commits; a refusal leaves the transaction as it was.
+        """
+        check_initial(initial)
+        parameters = of_initial(initial, owner_of(scope), self._database.now())
+        if connection is None:
+            return self._database.run(lambda session, again: self._insert(session, initial, parameters, again))
+        if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+            # Without a transaction to join, the savepoint below would be a transaction of its own and commit.
+            connection.execute("SELECT")
+        with connection.transaction(), adapt(connection.cursor(row_factory=dict_row, binary=True)) as cursor:
+            return self._insert(cursor, initial, parameters, again=False)
+
+    def _insert(
+        self,
+        session: Session | psycopg.Cursor[DictRow],
+        initial: InitialRun,
+        parameters: dict[str, Any],
+        again: bool,
+    ) -> Started:
+        try:
+            for _ in range(_KEY_ROUNDS):
+                row = self._database.execute(session, "insert_run", parameters).fetchone()
+                if row is not None:
+                    return Started(run=_stamped(initial.run, row["now"]), created=True, now=row["now"])
+                holder = self._database.execute(session, "holder_of_key", parameters).fetchone()
+                if holder is not None:
+                    return self._started_before(session, initial, parameters, holder)
+        except errors.ForeignKeyViolation as error:
+            run = initial.run
+            raise NotFound(f"no graph {run.graph_id!r} version {run.graph_hash!r} in this scope") from error
+        except errors.UniqueViolation as error:
+            if not again:
+                raise InvalidCommit(f"run id {initial.run.id!r} is taken") from error
+            # The lost attempt had committed: ids are random, so the run is ours.
+            return self._started_before(session, initial, parameters, parameters)
+        raise StoreUnavailable(f"the holder of start key {initial.start_key!r} kept changing")
+
+    def _started_before(
+        self,
+        session: Session | psycopg.Cursor[DictRow],
+        initial: InitialRun,
+        parameters: dict[str, Any],
+        holder: dict[str, Any],
+    ) -> Started:
+        identity = ("graph_id", "graph_hash", "input_digest")
+        if any(holder[name] != parameters[name] for name in identity):
+            raise KeyConflict(initial.start_key or "", holder["id"])
+        row = self._database.execute(session, "fetch_run", {**parameters, "id": holder["id"]}).fetchone()
+        if row is None:
+            raise StoreUnavailable(f"run {holder['id']!r} was pruned while it was read")
+        return Started(run=run_of(row), created=row["id"] == initial.run.id, now=row["now"])
+
+    def fetch_run(self, scope: Scope, run_id: str) -> Run:
+        return run_of(self._fetch(scope, run_id))
+
+    def inspect_run(self, scope: Scope, run_id: str) -> RunInfo:
+        return info_of(self._fetch(scope, run_id))
+
+    def _fetch(self, scope: Scope, run_id: str) -> DictRow:
+        row = self._database.first(
+            "fetch_run", {"id": named(run_id), "tenant": seen_by(scope), "now": self._database.now()}
+        )
+        if row is None:
+            raise NotFound(f"no run {run_id!r} in this scope")
+        return row
+
+    def list_runs(self, scope: Scope, query: ListQuery) -> RunPage:
+        rows = self._database.read(
+            "list_runs",
+            {
+                "tenant": seen_by(scope),
+                "graph_id": query.graph_id,
+                "graph_hash": query.graph_hash,
+                "statuses": None if query.statuses is None else [status.value for status in query.statuses],
+                "before_at": None if query.before is None else query.before.started_at,
+                "before_id": None if query.before is None else query.before.run_id,
+                "limit": Int8(query.limit + 1),
+            },
+            prepare=False,
+        )
+        page = tuple(summary_of(row) for row in rows[: query.limit])
+        last = query.before
+        if page:
+            last = RunCursor(started_at=page[-1].started_at, run_id=page[-1].run_id)
+        return RunPage(
+            runs=page,
+            next_before=None if last is None else last.encode(),
+            has_more=len(rows) > query.limit,
+        )
+
+    def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
+        check_commit(proposal)
+        retains = isinstance(proposal.schedule, Retain)
+        statement = "commit_retain" if retains else "commit_release"
+        parameters = of_transition(
+            scope,
+            proposal.run,
+            proposal.events,
+            proposal.changes,
+            proposal.checkpoint_type,
+            proposal.schedule,
+            commit_id=proposal.commit_id,
+            claim_token=proposal.claim_token,
+            inbox_seq=proposal.inbox_seq,
+            now=self._database.now(),
+            refusal=InvalidCommit,
+        )
+
+        def commit(session: Session, _: bool) -> Committed:
+            row = self._transition(session, statement, parameters)
+            if row is None:
+                return self._repeated(session, proposal, parameters)
+            return Committed(now=row["now"], claimed_at=row["claimed_at"])
+
+        return self._database.run(commit)
+
+    def _repeated(self, session: Session, proposal: CommitProposal, parameters: dict[str, Any]) -> Committed:
+        """What a commit that did not apply means: it had succeeded before, or one of the refusals."""
+        run = proposal.run
+        row = self._database.execute(session, "diagnose", parameters).fetchone()
+        if row is None:
+            raise NotFound(f"no run {run.id!r} in this scope")
+        if row["commit_id"] == proposal.commit_id and row["checkpoint_seq"] == run.checkpoint_seq:
+            return Committed(now=row["now"], claimed_at=row["claimed_at"] if row["held"] else None)
+        if row["held"] and row["checkpoint_seq"] == proposal.expected_checkpoint_seq:
+            check_commit_against(row["graph_id"], row["graph_hash"], row["event_seq"], proposal)
+        raise StaleFence(
+            f"run {run.id!r} is at checkpoint_seq {row['checkpoint_seq']} and "
+            f"{'held' if row['held'] else 'not held'} under this token; the commit expected "
+            f"{proposal.expected_checkpoint_seq}"
+        )
+
+    def mutate_run(
+        self, scope: Scope, run_id: str, mutation: Callable[[Run, datetime], MutationDecision], *, commit_id: str
+    ) -> Mutated:
+        pinned = self._database.now()
+        parameters = {"id": named(run_id), "tenant": seen_by(scope), "now": pinned}
+
+        def mutate(session: Session, again: bool) -> Mutated:
+            with session.transaction():
+                bounds = {"lock": _MUTATION_LOCK_TIMEOUT, "idle": _MUTATION_IDLE_TIMEOUT}
+                self._database.execute(session, "bound_transaction", bounds)
+                if self._database.execute(session, "lock_run", parameters).fetchone() is None:
+                    raise NotFound(f"no run {run_id!r} in this scope")
+                (row,) = self._database.execute(session, "fetch_run", parameters).fetchall()
+                run, now = run_of(row), row["now"]
+                if again and row["commit_id"] == commit_id:
+                    return Mutated(run=run, changed=True, now=now)
+                decision = mutation(run, now)
+                match decision:
+                    case NoChange():
+                        return Mutated(run=run, changed=False, now=now)
+                    case Commit():
+                        check_mutation(run, decision)
+                        self._write(session, scope, decision, commit_id, pinned)
+                        return Mutated(run=decision.run, changed=True, now=now)
+                    case _:
+                        raise InvalidMutation(
+                            f"a mutation of run {run_id!r} decides Commit or NoChange, got {decision!r}"
+                        )
+
+        return self._database.run(mutate)
+
+    def _write(self, session: Session, scope: Scope, decision: Commit, commit_id: str, now: datetime | None) -> None:
+        parameters = of_transition(
+            scope,
+            decision.run,
+            decision.events,
+            decision.changes,
+            decision.checkpoint_type,
+            decision.schedule,
+            commit_id=commit_id,
+            claim_token=None,
+            inbox_seq=None,
+            now=now,
+            refusal=InvalidMutation,
+        )
+        if self._transition(session, "commit_release", parameters) is None:
+            raise InvalidMutation(f"run {decision.run.id!r}: the decision does not follow from the locked row")
+
+    def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> DictRow | None:
+        try:
+            return self._database.execute(session, statement, parameters).fetchone()
+        except errors.UniqueViolation as error:
+            if error.diag.table_name != "run_events":
+                raise
+            raise EventConflict(
+                f"run {parameters['id']!r} already has another event among those up to {parameters['event_seq']}"
+            ) from error
+
+    def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
+        parameters = {"id": named(run_id), "tenant": seen_by(scope), "now": self._database.now()}
+        self._database.write("retry_poisoned", parameters)
+        run = self.fetch_run(scope, run_id)
+        if run.status.is_terminal:
+            raise InactiveRun(f"run {run_id!r} is {run.status.value}")
+        return run
+
+
+def _stamped(run: Run, now: datetime) -> Run:
+    """A first commit carries the store's time."""
+    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)

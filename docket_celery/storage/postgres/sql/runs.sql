@@ -1,0 +1,188 @@
+-- Runs: inserting, reading, and the transitions that replace a run, its changed fields and its events at once.
+--
+-- Values travel as text cast to json, which keeps them to the byte, and come back as text.
+-- A tenant parameter of NULL is the system scope, which sees everything; '' is the owner of what belongs to no tenant.
+
+-- name: clock
+SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now;
+
+-- name: insert_run
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+),
+run AS (
+    INSERT INTO {schema}.runs (
+        id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
+        wake_at, start_key, input_digest, started_at, updated_at, finished_at
+    )
+    SELECT %(id)s::text, %(tenant)s::text, %(graph_id)s::text, %(graph_hash)s::text, %(status)s::text,
+           %(step)s::bigint, %(checkpoint_seq)s::bigint, %(event_seq)s::bigint, %(checkpoint_type)s::text,
+           %(state)s::text::json,
+           CASE %(schedule)s::text WHEN 'immediate' THEN now WHEN 'at' THEN %(wake_at)s::timestamptz END,
+           %(start_key)s::text, %(input_digest)s::text, now, now,
+           CASE WHEN %(schedule)s::text = 'terminal' THEN now END
+    FROM clock
+    -- The rival for a start key may commit while this waits for it. No row comes back then, not even the rival's: the
+    -- next statement looks for it.
+    ON CONFLICT (tenant, start_key) WHERE start_key IS NOT NULL DO NOTHING
+    RETURNING id, started_at
+),
+fields AS (
+    INSERT INTO {schema}.run_fields (run_id, name, value)
+    SELECT run.id, f.name, f.value::json
+    FROM run, unnest(%(replaced_names)s::text[], %(replaced_values)s::text[]) AS f (name, value)
+),
+events AS (
+    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
+    SELECT run.id, e.seq, e.type, e.step, run.started_at, e.node, e.data::json
+    FROM run, unnest(
+        %(event_seqs)s::bigint[], %(event_types)s::text[], %(event_steps)s::bigint[], %(event_nodes)s::text[],
+        %(event_data)s::text[]
+    ) AS e (seq, type, step, node, data)
+)
+SELECT started_at AS now FROM run;
+
+-- name: holder_of_key
+SELECT r.id, r.graph_id, r.graph_hash, r.input_digest
+FROM {schema}.runs r
+WHERE r.tenant = %(tenant)s::text AND r.start_key = %(start_key)s::text;
+
+-- part: gathered
+-- The values of one run, as arrays in the order in which they are put together.
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(f.name ORDER BY f.name), '{}') AS field_names,
+           coalesce(array_agg(f.value::text ORDER BY f.name), '{}') AS field_values
+    FROM {schema}.run_fields f WHERE f.run_id = r.id
+) fields
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(c.name ORDER BY c.name, c.seq), '{}') AS chunk_names,
+           coalesce(array_agg(c.items::text ORDER BY c.name, c.seq), '{}') AS chunk_items
+    FROM {schema}.run_chunks c WHERE c.run_id = r.id
+) chunks
+
+-- name: fetch_run
+-- One statement, so one snapshot: the row and its values belong together.
+SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
+       r.state::text AS state, r.commit_id, r.started_at, r.updated_at, r.finished_at, r.start_key, r.input_digest,
+       r.wake_at, r.claimed_at, r.redeemed, r.claim_attempts, r.claim_abandons, r.undelivered, r.abandon_reason,
+       r.poisoned_at, r.poison_reason, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+       field_names, field_values, chunk_names, chunk_items
+FROM {schema}.runs r
+{gathered}
+WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
+
+-- name: list_runs
+-- Never prepared: the planner has to see which filters are NULL to choose the index. Rows whose key Python cannot hold
+-- have no cursor and are left out.
+SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.started_at, r.updated_at,
+       r.finished_at, r.wake_at, r.claimed_at, r.poisoned_at
+FROM {schema}.runs r
+WHERE (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+  AND (%(graph_id)s::text IS NULL OR r.graph_id = %(graph_id)s::text)
+  AND (%(graph_hash)s::text IS NULL OR r.graph_hash = %(graph_hash)s::text)
+  AND (%(statuses)s::text[] IS NULL OR r.status = ANY (%(statuses)s::text[]))
+  AND (%(before_at)s::timestamptz IS NULL
+       OR (r.started_at, r.id) < (%(before_at)s::timestamptz, %(before_id)s::text COLLATE "C"))
+  AND r.started_at BETWEEN '0001-01-02Z' AND '9999-12-31Z'
+ORDER BY r.started_at DESC, r.id DESC
+LIMIT %(limit)s::bigint;
+
+-- part: changes
+-- What a transition writes beside the row that `moved` has returned. The sequence of the commit numbers its chunks: it
+-- changes each field at most once. Nothing happens when the fence did not hold and `moved` is empty.
+replaced AS (
+    INSERT INTO {schema}.run_fields AS f (run_id, name, value)
+    SELECT moved.id, n.name, n.value::json
+    FROM moved, unnest(%(replaced_names)s::text[], %(replaced_values)s::text[]) AS n (name, value)
+    ON CONFLICT (run_id, name) DO UPDATE SET value = excluded.value
+),
+cut AS (
+    DELETE FROM {schema}.run_chunks c USING moved
+    WHERE c.run_id = moved.id AND c.name = ANY (%(replaced_names)s::text[])
+),
+appended AS (
+    INSERT INTO {schema}.run_chunks (run_id, name, seq, items)
+    SELECT moved.id, n.name, %(checkpoint_seq)s::bigint, n.items::json
+    FROM moved, unnest(%(appended_names)s::text[], %(appended_items)s::text[]) AS n (name, items)
+),
+events AS (
+    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
+    SELECT moved.id, e.seq, e.type, e.step, e.at, e.node, e.data::json
+    FROM moved, unnest(
+        %(event_seqs)s::bigint[], %(event_types)s::text[], %(event_steps)s::bigint[], %(event_ats)s::timestamptz[],
+        %(event_nodes)s::text[], %(event_data)s::text[]
+    ) AS e (seq, type, step, at, node, data)
+)
+
+-- name: commit_retain
+-- The claim stays. Its time is written back as it is unless it grows old: then every column of an index keeps its value,
+-- and the update is HOT. Not to refresh it at all would let a long healthy drain be stolen.
+WITH moved AS (
+    UPDATE {schema}.runs r
+    SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
+        event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
+        commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
+        claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
+        claimed_at = CASE
+            WHEN r.claimed_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - %(refresh_after)s::interval
+            THEN coalesce(%(now)s::timestamptz, clock_timestamp())
+            ELSE r.claimed_at
+        END
+    WHERE r.id = %(id)s::text AND r.claim_token = %(claim_token)s::text
+      AND r.checkpoint_seq = %(expected)s::bigint
+      AND r.event_seq = %(expected_event_seq)s::bigint
+      AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
+      AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+    RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+),
+{changes}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_release
+-- Gives the claim up, or as a serialised mutation (without a token: the row is locked) revokes whatever claim there is.
+WITH moved AS (
+    UPDATE {schema}.runs r
+    SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
+        event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
+        commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
+        finished_at = CASE
+            WHEN %(status)s::text IN ('done', 'failed', 'cancelled')
+            THEN coalesce(%(finished_at)s::timestamptz, %(now)s::timestamptz, clock_timestamp())
+        END,
+        claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
+        poisoned_at = NULL, poison_reason = NULL,
+        claim_token = NULL, claimed_at = NULL, redeemed = false,
+        wake_at = CASE
+            WHEN %(status)s::text <> 'running' THEN NULL
+            -- What arrived in the inbox since it was read has found the run claimed and has woken nobody.
+            WHEN %(schedule)s::text = 'immediate' OR r.inbox_seq > %(inbox_seq)s::bigint
+            THEN coalesce(%(now)s::timestamptz, clock_timestamp())
+            ELSE %(wake_at)s::timestamptz
+        END
+    WHERE r.id = %(id)s::text AND (%(claim_token)s::text IS NULL OR r.claim_token = %(claim_token)s::text)
+      AND r.checkpoint_seq = %(expected)s::bigint
+      AND r.event_seq = %(expected_event_seq)s::bigint
+      AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
+      AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+    RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+),
+{changes}
+SELECT claimed_at, now FROM moved;
+
+-- name: diagnose
+SELECT r.graph_id, r.graph_hash, r.checkpoint_seq, r.event_seq, r.commit_id, r.claimed_at,
+       r.claim_token IS NOT DISTINCT FROM %(claim_token)s::text AS held,
+       coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+FROM {schema}.runs r
+WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
+
+-- name: bound_transaction
+-- Local to the transaction, so that a pooled session keeps its own settings.
+SELECT set_config('lock_timeout', %(lock)s::text, true),
+       set_config('idle_in_transaction_session_timeout', %(idle)s::text, true);
+
+-- name: lock_run
+-- The values are read by the next statement: one that waits here and reads them too can return the new row with old ones.
+SELECT r.id FROM {schema}.runs r
+WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+FOR UPDATE;

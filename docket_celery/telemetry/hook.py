@@ -1,0 +1,88 @@
+"""The facts that the engine reports, and the Protocol of whoever listens.
+
+Best effort: a listener never decides anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from docket_celery.run.moment import Moment
+
+logger = logging.getLogger("docket_celery")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MomentCommitted:
+    """A transition is durable."""
+
+    moment: Moment
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesGranted:
+    """A scan claimed runs; `stolen` and `reissued` of them from claims that had expired (see `ClaimBatch`)."""
+
+    leases: int
+    stolen: int
+    reissued: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRefused:
+    """A lease had nothing to redeem: delivered twice, stolen, or overtaken by a signal."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsPoisoned:
+    """A scan halted runs that had used up their attempts."""
+
+    run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainFinished:
+    """One lease came to its end. `elapsed` and `claim_held` in seconds."""
+
+    run_id: str
+    graph_id: str
+    claim_attempt: int
+    outcome: str
+    committed_moments: int
+    elapsed: float
+    claim_held: float
+    budget: str | None
+
+
+Fact: TypeAlias = MomentCommitted | LeasesGranted | LeaseRefused | RunsPoisoned | DrainFinished
+
+
+class Hook(Protocol):
+    """Receives facts in the process where they happened, after they are durable."""
+
+    def __call__(self, fact: Fact) -> None: ...
+
+
+class Hooks:
+    """Passes each fact to every hook; one that raises is logged and stops nobody."""
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+        self._hooks = list(hooks)
+
+    def add(self, hook: Hook) -> None:
+        """Adds one more listener."""
+        self._hooks.append(hook)
+
+    def __call__(self, fact: Fact) -> None:
+        for hook in self._hooks:
+            try:
+                hook(fact)
+            except Exception:
+                logger.exception("a telemetry hook failed on %s", type(fact).__name__)

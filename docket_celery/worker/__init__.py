@@ -1,0 +1,1 @@
+"""Docket inside a Celery app: the only package that knows Celery."""

@@ -1,0 +1,207 @@
+"""`celery -A proj docket ...`: thin shells over the verbs. Cheap to import: Celery loads this on every command.
+
+Exit status 0 on success, 1 for an error that the message explains, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from docket_celery.client import Client
+    from docket_celery.worker.setup import Docket
+
+
+def verb(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Hands the app's Docket to a command, and turns this package's errors into a message and exit status 1."""
+
+    @click.pass_context
+    @wraps(command)
+    def run(context: click.Context, *args: Any, **kwargs: Any) -> Any:
+        from docket_celery.errors import DocketError
+
+        try:
+            return command(_docket(context), *args, **kwargs)
+        except DocketError as error:
+            raise click.ClickException(str(error)) from error
+
+    return run
+
+
+def _docket(context: click.Context) -> Docket:
+    from docket_celery.worker.setup import Docket
+
+    app = context.obj.app
+    docket = Docket.of(app)
+    if docket is None:
+        raise click.UsageError(f"app {app.main!r} has no Docket: give -A an app that calls Docket(app)")
+    return docket
+
+
+def _client(docket: Docket, tenant: str | None) -> Client:
+    return docket if tenant is None else docket.for_tenant(tenant)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+for_tenant = click.option("--tenant", default=None, help="Act under this tenant's scope.")
+
+
+@click.group()
+def docket() -> None:
+    """Durable workflows: migrate the database, look at runs, and get out of trouble."""
+
+
+@docket.command()
+@click.option("--sql", is_flag=True, help="Print the SQL that would run, and run nothing.")
+@click.option("--check", is_flag=True, help="Only check that the schema fits this version.")
+@verb
+def migrate(docket: Docket, sql: bool, check: bool) -> None:
+    """Create or upgrade the schema. Safe to run from several machines at once."""
+    from docket_celery.storage.postgres import migrate as migration
+
+    schema = docket.config.schema
+    if sql:
+        click.echo(migration.sql(schema))
+        return
+    if check:
+        migration.check(docket.database_url, schema)
+        click.echo(f"schema {schema!r} fits this version")
+        return
+    migration.upgrade(docket.database_url, schema)
+    click.echo(f"schema {schema!r} is up to date")
+
+
+@docket.command()
+@as_json
+@verb
+def status(docket: Docket, as_json: bool) -> None:
+    """Show what is due, claimed and halted, and which workers take leases."""
+    from docket_celery.worker import tables
+
+    backlog = docket.storage.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
+    _show(as_json, tables.backlog_record(backlog), lambda: tables.backlog_table(backlog))
+
+
+@docket.command()
+@click.option("--after", default=None, help="Go on after this graph id.")
+@click.option("--limit", default=50, show_default=True)
+@for_tenant
+@as_json
+@verb
+def graphs(docket: Docket, after: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
+    """List the latest version of each graph."""
+    from docket_celery.worker import tables
+
+    found = _client(docket, tenant).list_graphs(limit=limit, after=after)
+    _show(as_json, [tables.graph_record(version) for version in found], lambda: tables.graph_table(found))
+
+
+@docket.command()
+@click.option("--status", multiple=True, help="Only runs of this status; may be given several times.")
+@click.option("--graph", "graph_id", default=None, help="Only runs of this graph.")
+@click.option("--limit", default=50, show_default=True)
+@click.option("--before", default=None, help="Cursor of the previous page.")
+@for_tenant
+@as_json
+@verb
+def runs(
+    docket: Docket,
+    status: tuple[str, ...],
+    graph_id: str | None,
+    limit: int,
+    before: str | None,
+    tenant: str | None,
+    as_json: bool,
+) -> None:
+    """List runs, newest first."""
+    from docket_celery.worker import tables
+
+    page = _client(docket, tenant).list_runs(status=status or None, graph_id=graph_id, limit=limit, before=before)
+    _show(as_json, tables.page_record(page), lambda: tables.run_table(page))
+
+
+@docket.command()
+@click.argument("run_id")
+@for_tenant
+@as_json
+@verb
+def show(docket: Docket, run_id: str, tenant: str | None, as_json: bool) -> None:
+    """Show one run: where it stands, what it waits for, its fields and its claim."""
+    from docket_celery.worker import tables
+
+    info = _client(docket, tenant).inspect_run(run_id)
+    _show(as_json, tables.info_record(info), lambda: tables.info_table(info))
+
+
+@docket.command()
+@click.argument("run_id")
+@click.option("--after", "after_seq", default=0, show_default=True, help="Only events after this sequence.")
+@click.option("--limit", default=250, show_default=True)
+@for_tenant
+@as_json
+@verb
+def events(docket: Docket, run_id: str, after_seq: int, limit: int, tenant: str | None, as_json: bool) -> None:
+    """Show what happened to a run."""
+    from docket_celery.worker import tables
+
+    page = _client(docket, tenant).list_events(run_id, after_seq=after_seq, limit=limit)
+    _show(as_json, [tables.event_record(event) for event in page.events], lambda: tables.event_table(page))
+
+
+@docket.command()
+@click.argument("run_id")
+@click.argument("interrupt_id")
+@click.argument("answer")
+@for_tenant
+@verb
+def resolve(docket: Docket, run_id: str, interrupt_id: str, answer: str, tenant: str | None) -> None:
+    """Answer an open interrupt. ANSWER is JSON: true, 12, '"text"', '{"accept": true}'."""
+    try:
+        value = json.loads(answer)
+    except ValueError as error:
+        raise click.BadParameter(f"ANSWER must be JSON, got {answer!r}: {error}") from error
+    run = _client(docket, tenant).resolve_interrupt(run_id, interrupt_id, value)
+    click.echo(f"run {run.id} is {run.status.value}")
+
+
+@docket.command()
+@click.argument("run_id")
+@click.option("--reason", default="", help="Kept in the run's events.")
+@for_tenant
+@verb
+def cancel(docket: Docket, run_id: str, reason: str, tenant: str | None) -> None:
+    """Cancel a run."""
+    run = _client(docket, tenant).cancel_run(run_id, reason=reason)
+    click.echo(f"run {run.id} is {run.status.value}")
+
+
+@docket.command()
+@click.argument("run_id")
+@for_tenant
+@verb
+def retry(docket: Docket, run_id: str, tenant: str | None) -> None:
+    """Give a poisoned run fresh counters and wake it."""
+    run = _client(docket, tenant).retry_poisoned_run(run_id)
+    click.echo(f"run {run.id} is {run.status.value}")
+
+
+@docket.command()
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="Drain at most this many runs.")
+@verb
+def drain(docket: Docket, limit: int | None) -> None:
+    """Claim due runs and drive them in this process, without broker or workers."""
+    click.echo(f"drained {docket.drain(limit=limit)} runs")
+
+
+def _show(as_json: bool, record: Any, table: Callable[[], Any]) -> None:
+    if as_json:
+        click.echo(json.dumps(record, indent=2, default=str))
+        return
+    from rich.console import Console
+
+    Console().print(table())

@@ -1,0 +1,73 @@
+"""Finds node code by name, among what the host registered and nowhere else.
+
+A name in a document resolves to a task of the app, to a function marked with `@node`, or to a function defined in a
+module that the host lets in: `docket_node_modules`, or by default the modules that Celery itself loads (`imports`,
+`include`, the modules of the app's own tasks, and a `graphs` module beside any of these). Nothing is ever imported
+because a document says so: documents may come from a UI or a customer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+
+from docket_celery.errors import UnknownNode
+from docket_celery.graph.functions import registered
+
+
+class AppResolver:
+    """Resolves for one app. Implements `Resolver`."""
+
+    def __init__(self, app: Celery, node_modules: tuple[str, ...] | None) -> None:
+        self._app = app
+        self._node_modules = node_modules
+        self._loaded = False
+
+    def __call__(self, name: str) -> Callable[..., Any]:
+        self._load()
+        found = self._app.tasks.get(name) or self._marked(name) or self._defined(name)
+        if found is None:
+            raise UnknownNode(
+                f"no node {name!r} here: it is no task of app {self._app.main!r}, not marked with @node, and not a "
+                f"function of {', '.join(sorted(self._admitted())) or 'any admitted module'}"
+            )
+        return found
+
+    def _marked(self, name: str) -> Callable[..., Any] | None:
+        try:
+            return registered(name)
+        except UnknownNode:
+            return None
+
+    def _defined(self, name: str) -> Callable[..., Any] | None:
+        """The function `module:qualname` if its module is admitted and defines it itself."""
+        module_name, _, qualname = name.partition(":")
+        if not qualname or module_name not in self._admitted():
+            return None
+        found: Any = sys.modules.get(module_name)
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        return found if inspect.isroutine(found) and getattr(found, "__module__", None) == module_name else None
+
+    def _load(self) -> None:
+        """Imports what the host configured, once: a web process may not have done so yet."""
+        if not self._loaded:
+            self._app.loader.import_default_modules()
+            for module in self._node_modules or ():
+                importlib.import_module(module)
+            self._loaded = True
+
+    def _admitted(self) -> set[str]:
+        if self._node_modules is not None:
+            return set(self._node_modules)
+        conf = self._app.conf
+        modules = {*conf.imports, *conf.include}
+        modules |= {task.__module__ for task in self._app.tasks.values()}
+        modules = {module for module in modules if module.partition(".")[0] not in ("celery", "docket_celery")}
+        beside = {f"{module.rpartition('.')[0]}.graphs".lstrip(".") for module in modules}
+        return modules | {module for module in beside if module in sys.modules}

@@ -1,0 +1,1 @@
+"""Complete programs that use docket the way its users do."""

@@ -1,0 +1,138 @@
+-- The first schema: graph versions, runs with their fields, chunks, events and inbox, and the fleet.
+--
+-- The name in braces stands for the quoted name of the schema. Neither percent signs nor single colons may appear in
+-- this file, since Alembic reads them as parameters when it prints the script.
+
+-- Ids compare byte for byte, whatever the database's own collation is, so that pages and ties have one order.
+-- The tenant '' means no tenant: NULL would switch the composite foreign key off.
+CREATE TABLE {schema}.graph_versions (
+    tenant       text COLLATE "C" NOT NULL DEFAULT '' CHECK (length(tenant) <= 255),
+    graph_id     text COLLATE "C" NOT NULL CHECK (length(graph_id) BETWEEN 1 AND 255),
+    graph_hash   text COLLATE "C" NOT NULL CHECK (length(graph_hash) BETWEEN 1 AND 255),
+    document     json NOT NULL,
+    published_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, graph_id, graph_hash)
+);
+
+CREATE INDEX graph_versions_newest
+    ON {schema}.graph_versions (tenant, graph_id, published_at DESC, graph_hash DESC);
+
+-- A run row stays thin: field values live beside it, so that a commit costs what it changes.
+-- Room is left on each page for a HOT update by every retaining commit.
+CREATE TABLE {schema}.runs (
+    id              text COLLATE "C" PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 255),
+    tenant          text COLLATE "C" NOT NULL DEFAULT '',
+    graph_id        text COLLATE "C" NOT NULL,
+    graph_hash      text COLLATE "C" NOT NULL,
+    status          text COLLATE "C" NOT NULL
+                    CHECK (status IN ('running', 'waiting', 'done', 'failed', 'cancelled')),
+    step            bigint NOT NULL CHECK (step >= 0),
+    checkpoint_seq  bigint NOT NULL CHECK (checkpoint_seq >= 1),
+    event_seq       bigint NOT NULL CHECK (event_seq >= 0),
+    checkpoint_type text NOT NULL,
+    state           json NOT NULL,
+    commit_id       text,
+    wake_at         timestamptz,
+    claim_token     text COLLATE "C" CHECK (length(claim_token) BETWEEN 1 AND 255),
+    claimed_at      timestamptz,
+    redeemed        boolean NOT NULL DEFAULT false,
+    claim_attempts  integer NOT NULL DEFAULT 0 CHECK (claim_attempts >= 0),
+    claim_abandons  integer NOT NULL DEFAULT 0 CHECK (claim_abandons >= 0),
+    undelivered     integer NOT NULL DEFAULT 0 CHECK (undelivered >= 0),
+    abandon_reason  text,
+    poisoned_at     timestamptz,
+    poison_reason   text,
+    inbox_seq       bigint NOT NULL DEFAULT 0 CHECK (inbox_seq >= 0),
+    start_key       text COLLATE "C" CHECK (length(start_key) BETWEEN 1 AND 255),
+    input_digest    text,
+    started_at      timestamptz NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    finished_at     timestamptz,
+    FOREIGN KEY (tenant, graph_id, graph_hash) REFERENCES {schema}.graph_versions,
+    CONSTRAINT claim_is_whole CHECK ((claim_token IS NULL) = (claimed_at IS NULL)),
+    CONSTRAINT only_a_claim_is_redeemed CHECK (claim_token IS NOT NULL OR NOT redeemed),
+    CONSTRAINT poison_is_whole CHECK ((poisoned_at IS NULL) = (poison_reason IS NULL)),
+    CONSTRAINT only_running_is_poisoned CHECK (poisoned_at IS NULL OR status = 'running'),
+    CONSTRAINT running_has_one_of_wake_and_claim CHECK (
+        CASE
+            WHEN status = 'running' AND poisoned_at IS NULL THEN (wake_at IS NULL) <> (claim_token IS NULL)
+            ELSE wake_at IS NULL AND claim_token IS NULL
+        END
+    ),
+    CONSTRAINT finished_means_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('done', 'failed', 'cancelled'))),
+    CONSTRAINT start_key_has_its_digest CHECK ((start_key IS NULL) = (input_digest IS NULL))
+) WITH (fillfactor = 80);
+
+CREATE UNIQUE INDEX runs_start_key ON {schema}.runs (tenant, start_key) WHERE start_key IS NOT NULL;
+
+-- What a claim scan reads. Both cover healthy running rows only, so that a scan costs what is due and not what was.
+-- No column named here changes in a retaining commit (claimed_at is written back as it was): those updates stay HOT.
+CREATE INDEX runs_ready ON {schema}.runs (wake_at, id)
+    WHERE status = 'running' AND poisoned_at IS NULL AND wake_at IS NOT NULL;
+CREATE INDEX runs_claimed ON {schema}.runs (claimed_at, id)
+    WHERE status = 'running' AND poisoned_at IS NULL AND claimed_at IS NOT NULL;
+CREATE INDEX runs_poisoned ON {schema}.runs (poisoned_at, id) WHERE poisoned_at IS NOT NULL;
+
+-- Lists, newest first: of one owner, of one owner's graph (the foreign key needs it too), of everybody.
+CREATE INDEX runs_of_owner ON {schema}.runs (tenant, started_at DESC, id DESC);
+CREATE INDEX runs_of_graph ON {schema}.runs (tenant, graph_id, started_at DESC, id DESC);
+CREATE INDEX runs_newest ON {schema}.runs (started_at DESC, id DESC);
+
+-- What pruning reads.
+CREATE INDEX runs_finished ON {schema}.runs (finished_at, id) WHERE finished_at IS NOT NULL;
+
+-- One row per field that has been replaced. Type json keeps the text exactly; jsonb would reorder keys and refuse NUL.
+CREATE TABLE {schema}.run_fields (
+    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    name   text COLLATE "C" NOT NULL,
+    value  json NOT NULL,
+    PRIMARY KEY (run_id, name)
+) WITH (fillfactor = 80);
+
+-- One row per append. The field is its row in run_fields, if any, followed by its chunks in order.
+CREATE TABLE {schema}.run_chunks (
+    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    name   text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
+    items  json NOT NULL,
+    PRIMARY KEY (run_id, name, seq)
+);
+
+CREATE TABLE {schema}.run_events (
+    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    seq    bigint NOT NULL CHECK (seq >= 1),
+    type   text NOT NULL,
+    step   bigint NOT NULL,
+    at     timestamptz NOT NULL,
+    node   text,
+    data   json NOT NULL,
+    PRIMARY KEY (run_id, seq)
+);
+
+-- Results of detached attempts, until the run's next moment folds them in. An attempt is answered once.
+CREATE TABLE {schema}.run_inbox (
+    run_id     text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    seq        bigint NOT NULL CHECK (seq >= 1),
+    kind       text NOT NULL,
+    attempt    text COLLATE "C" NOT NULL,
+    body       json NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (run_id, seq),
+    UNIQUE (run_id, attempt, kind)
+);
+
+CREATE TABLE {schema}.worker_slots (
+    worker     text COLLATE "C" PRIMARY KEY CHECK (length(worker) BETWEEN 1 AND 255),
+    slots      integer NOT NULL CHECK (slots >= 0),
+    seen_at    timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+-- The gate that scans pass one at a time. The counter tells a scan whether another one ended since it began.
+CREATE TABLE {schema}.dispatch (
+    id           integer PRIMARY KEY CHECK (id = 1),
+    last_scan_at timestamptz,
+    scans        bigint NOT NULL DEFAULT 0
+);
+
+INSERT INTO {schema}.dispatch (id) VALUES (1)

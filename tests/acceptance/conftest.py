@@ -1,0 +1,161 @@
+"""A fleet of real processes: Redis, workers and beat, over a migrated PostgreSQL database of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from proj.celeryapp import make_app
+
+from docket_celery import Docket, Graph, Run
+from docket_celery.embedded.process import Child
+from docket_celery.embedded.redis import EmbeddedRedis
+from docket_celery.run.events import EventType
+
+HERE = Path(__file__).parent
+PATIENCE = 60.0
+"""Seconds after which a fact that has not come true fails its test."""
+
+
+class Fleet:
+    """What a test starts, asks and checks."""
+
+    def __init__(self, database_url: str, redis: EmbeddedRedis, directory: Path, settings: dict[str, Any]) -> None:
+        self.database_url = database_url
+        self.redis = redis
+        self.settings = settings
+        self._directory = directory
+        self._children: list[Child] = []
+        app = make_app(database_url, redis.url(), **settings)
+        docket = Docket.of(app)
+        assert docket is not None
+        self.app = app
+        self.docket = docket
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PROJ_DATABASE_URL": self.database_url,
+            "PROJ_BROKER_URL": self.redis.url(),
+            "PROJ_SETTINGS": json.dumps(self.settings),
+        }
+
+    def celery(self, name: str, *arguments: str) -> Child:
+        command = [sys.executable, "-m", "celery", "-A", "proj.celeryapp", *arguments]
+        child = Child.start(
+            command, name=name, log=self._directory / f"{name}.log", env=self.environment, cwd=self._directory
+        )
+        self._children.append(child)
+        return child
+
+    def worker(self, name: str = "w1", *, concurrency: int = 2, pool: str = "prefork") -> Child:
+        """A worker that is ready when this returns."""
+        child = self.celery(
+            name, "worker", "-Q", "docket", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool, "-l", "INFO"
+        )
+        child.wait_until(lambda: f"{name}@test ready" in child.log.read_text(), timeout=PATIENCE)
+        return child
+
+    def beat(self) -> Child:
+        return self.celery("beat", "beat", "-s", str(self._directory / "schedule"), "-l", "INFO")
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.stop(timeout=20.0)
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            return connection.execute(query, parameters).fetchall()
+
+    def open_gate(self, name: str) -> None:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute("INSERT INTO gate (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
+
+    def executions(self, run: Run, node: str | None = None) -> int:
+        query = "SELECT count(*) FROM probe WHERE run_id = %s AND node = coalesce(%s, node)"
+        return int(self.rows(query, run.id, node)[0][0])
+
+    def start(self, graph: Graph, input: dict[str, Any] | None = None) -> Run:
+        return self.docket.start_run(self.docket.save_graph(graph), input)
+
+    def finish(self, run: Run) -> Run:
+        return self.docket.await_run(run.id, timeout=PATIENCE)
+
+    def log_of(self, *names: str) -> str:
+        return "\n".join((self._directory / f"{name}.log").read_text() for name in names)
+
+    def assert_sound(self, run: Run, *, nodes: list[str]) -> None:
+        """Nothing lost, nothing committed twice: the events tell exactly this one history."""
+        events = self.docket.list_events(run.id, limit=1_000).events
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        stored = self.docket.fetch_run(run.id)
+        assert stored.event_seq == len(events)
+        completed = [(event.node, event.step) for event in events if event.type is EventType.NODE_COMPLETED]
+        assert len(completed) == len(set(completed))
+        assert [node for node, _ in completed] == nodes
+        steps = [event.step for event in events if event.type is EventType.STEP_COMMITTED]
+        assert steps == list(range(1, len(steps) + 1))
+        assert [event.type for event in events].count(EventType.RUN_DONE) == 1
+
+    def assert_invariants(self) -> None:
+        """A healthy running row has exactly one of a wake and a claim; nothing of ours idles in a transaction."""
+        broken = self.rows(
+            "SELECT id FROM docket.runs WHERE status = 'running' AND poisoned_at IS NULL"
+            " AND (wake_at IS NULL) = (claim_token IS NULL)"
+        )
+        assert broken == []
+        idle = self.rows(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+            " AND state_change < clock_timestamp() - interval '1 second'"
+        )
+        assert idle == []
+
+
+def eventually(fact: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """Waits until `fact` is true and returns it; fails the test when it does not become so."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not (found := fact()):
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {fact}"
+        pause.wait(0.02)
+    return found
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """The options of the test's fleet; a module or test overrides this fixture."""
+    return {"docket_orphan_ttl": 3, "docket_max_attempt_elapsed": 120, "docket_poll_interval": 1}
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis.start(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(
+    postgres_url: str, redis: EmbeddedRedis, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Fleet]:
+    monkeypatch.setenv("PROJ_DATABASE_URL", postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE probe (run_id text, node text, step int, attempt int, idempotency_key text, pid int,"
+            " at timestamptz DEFAULT clock_timestamp())"
+        )
+        connection.execute("CREATE TABLE gate (name text PRIMARY KEY)")
+    fleet = Fleet(postgres_url, redis, tmp_path, settings)
+    try:
+        yield fleet
+    finally:
+        fleet.stop()

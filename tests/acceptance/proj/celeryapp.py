@@ -1,0 +1,27 @@
+"""The app. Everything that differs between tests comes from the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from celery import Celery
+
+from docket_celery import Docket
+
+
+def make_app(database_url: str, broker_url: str, **settings: Any) -> Celery:
+    app = Celery("proj", broker=broker_url, include=["proj.nodes", "proj.tasks"])
+    app.conf.broker_connection_retry_on_startup = True
+    app.conf.worker_prefetch_multiplier = 1
+    app.conf.docket_database_url = database_url
+    app.conf.update(settings)
+    Docket(app)
+    return app
+
+
+if "PROJ_DATABASE_URL" in os.environ:
+    app = make_app(
+        os.environ["PROJ_DATABASE_URL"], os.environ["PROJ_BROKER_URL"], **json.loads(os.environ["PROJ_SETTINGS"])
+    )

@@ -1,0 +1,123 @@
+"""Fixtures for the whole suite: time, ids, and both stores, PostgreSQL started from its own wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from support.clock import CountingIds, ManualClock
+from support.scene import Scene
+
+from docket_celery.embedded.postgres import EmbeddedPostgres
+from docket_celery.storage import memory
+from docket_celery.storage.contracts.values import Storage
+
+SCHEMA = "docket"
+_TEMPLATE = "migrated"
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One server for the session. Its disk is not flushed: no test is about a power failure."""
+    directory: Path = tmp_path_factory.mktemp("postgres")
+    with EmbeddedPostgres.start(directory, settings={"fsync": "off"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: EmbeddedPostgres) -> str:
+    """The name of a migrated database, to be copied and never used itself."""
+    from docket_celery.storage.postgres import migrate
+
+    migrate.upgrade(postgres_server.create_database(_TEMPLATE), SCHEMA)
+    return _TEMPLATE
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """A database of one's own without any schema."""
+    yield from _database(postgres_server, "template1")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: EmbeddedPostgres, postgres_template: str) -> Iterator[str]:
+    """A migrated, empty database of one's own; its schema is `SCHEMA`."""
+    yield from _database(postgres_server, postgres_template)
+
+
+def _database(server: EmbeddedPostgres, template: str) -> Iterator[str]:
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+        connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
+    yield server.url(name)
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ids() -> CountingIds:
+    return CountingIds()
+
+
+@dataclass(slots=True)
+class SharedStore:
+    """One PostgreSQL store for many tests, which lend it their clocks in turn; opening one for each would cost more
+    than the tests themselves."""
+
+    storage: Storage
+    wipe: Callable[[], None]
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def lent(self, clock: ManualClock) -> Storage:
+        """The store, empty and on `clock`."""
+        self.wipe()
+        self.clock = clock
+        return self.storage
+
+
+@pytest.fixture(scope="session")
+def shared_store(postgres_server: EmbeddedPostgres, postgres_template: str) -> Iterator[SharedStore]:
+    from docket_celery.storage import postgres
+
+    url = postgres_server.create_database("shared", template=postgres_template)
+    with psycopg.connect(url, autocommit=True) as connection:
+        shared = SharedStore(
+            storage=postgres.open_storage(url, schema=SCHEMA, now=lambda: shared.clock.now()),
+            wipe=lambda: _wipe(connection),
+        )
+        yield shared
+
+
+def _wipe(connection: psycopg.Connection) -> None:
+    """Empties every table. Deleting is faster than truncating when there are only a few rows."""
+    schema = sql.Identifier(SCHEMA)
+    for table in ("runs", "graph_versions", "worker_slots"):
+        connection.execute(sql.SQL("DELETE FROM {}.{}").format(schema, sql.Identifier(table)))
+    connection.execute(sql.SQL("UPDATE {}.dispatch SET last_scan_at = NULL, scans = 0").format(schema))
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def storage(request: pytest.FixtureRequest, clock: ManualClock, ids: CountingIds) -> Storage:
+    """An empty store of each kind, bound to the manual clock."""
+    if request.param == "memory":
+        return memory.open_storage(clock=clock, ids=ids)
+    shared: SharedStore = request.getfixturevalue("shared_store")
+    return shared.lent(clock)
+
+
+@pytest.fixture
+def scene(storage: Storage, clock: ManualClock, ids: CountingIds) -> Scene:
+    """The store with the moves that most cases are made of."""
+    return Scene(storage, clock, ids)

@@ -1,0 +1,215 @@
+"""Connections that break, poolers in between, forks, and the caller's own transaction."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+from support.builders import ORDER, a_commit, a_run, an_initial, new_commit_id
+from support.clock import CountingIds, ManualClock
+from support.scene import RETAIN, Scene
+
+from docket_celery.embedded.process import free_port
+from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
+from docket_celery.run.document import Run
+from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
+from docket_celery.storage.postgres import open_storage
+
+
+def _cut_all_others(connection: psycopg.Connection) -> None:
+    """Ends every other session of this database, as a restart would."""
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    connection.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
+    while connection.execute(f"SELECT {others}".encode()).fetchall():
+        pass
+
+
+def test_every_operation_survives_a_cut_connection(place: Scene, beside: psycopg.Connection) -> None:
+    place.publish()
+    _cut_all_others(beside)
+    place.start()
+    _cut_all_others(beside)
+    lease = place.lease()
+    _cut_all_others(beside)
+    token = place.redeem(lease)
+    _cut_all_others(beside)
+    place.commit("run-1", token, schedule=RETAIN, fields={"total": 1})
+    _cut_all_others(beside)
+    place.runs.refresh_claim("run-1", token)
+    _cut_all_others(beside)
+    place.mutate("run-1", fields={"total": 2})
+    _cut_all_others(beside)
+    assert place.run().fields == {"total": 2}
+    _cut_all_others(beside)
+    assert len(place.storage.events.list_events(SYSTEM, "run-1").events) == 3
+
+
+def test_many_pooled_connections_cut_at_once_are_all_replaced(postgres_url: str, beside: psycopg.Connection) -> None:
+    place = Scene(open_storage(postgres_url, max_connections=4), ManualClock())
+    place.start()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert all(run.id == "run-1" for run in pool.map(lambda _: place.run(), range(20)))
+            _cut_all_others(beside)
+
+
+def _lose_reply(place: Scene, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """The first run of the named statement takes effect, and then its connection is gone before the reply is read."""
+    database = place.runs._database
+    original = database.execute
+    lost: list[str] = []
+
+    def execute(session: psycopg.Connection, name: str, parameters: dict[str, Any], **options: Any) -> psycopg.Cursor:
+        cursor = original(session, name, parameters, **options)
+        if name == statement and not lost:
+            lost.append(name)
+            session.pgconn.finish()
+            raise psycopg.OperationalError("the connection was lost after the statement")
+        return cursor
+
+    monkeypatch.setattr(database, "execute", execute)
+
+
+def test_a_commit_whose_reply_was_lost_is_recognised_by_its_id(place: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.start()
+    proposal = a_commit(place.run(), place.hold(), at=place.now, schedule=RETAIN, fields={"total": 1})
+    _lose_reply(place, monkeypatch, "commit_retain")
+    assert place.runs.commit(SYSTEM, proposal).claimed_at == place.now
+    assert place.run().checkpoint_seq == 2
+
+
+def test_a_redemption_whose_reply_was_lost_counts_once(place: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.start()
+    lease = place.lease()
+    _lose_reply(place, monkeypatch, "redeem_claim")
+    assert place.runs.redeem_claim(lease, token="mine").claim_attempt == 1
+
+
+@pytest.mark.parametrize("key", [None, "order-17"])
+def test_a_start_whose_reply_was_lost_counts_as_created(
+    place: Scene, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    place.publish()
+    _lose_reply(place, monkeypatch, "insert_run")
+    assert place.start(start_key=key, input_digest=None if key is None else "d").created
+    with pytest.raises(InvalidCommit, match="taken"):
+        place.start()
+
+
+def test_an_unreachable_database_is_named_without_its_password() -> None:
+    port = free_port()
+    storage = open_storage(f"postgresql://me:secret@127.0.0.1:{port}/proj")
+    with pytest.raises(StoreUnavailable) as caught:
+        storage.runs.fetch_run(SYSTEM, "run-1")
+    assert f"127.0.0.1:{port}, database proj" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_malformed_url_is_refused_without_being_quoted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_storage("postgresql://me:secret@[half/proj")
+    assert "secret" not in str(caught.value)
+
+
+def test_prepared_statements_that_a_pooler_lost_are_given_up(place: Scene) -> None:
+    place.start()
+    for _ in range(3):
+        place.run()
+    place.runs._database.run(lambda session, _: session.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"))
+    assert place.run().id == "run-1"
+    place.runs._database.run(lambda session, _: session.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$"))
+    assert place.info().run_id == "run-1"
+
+
+def test_a_changed_column_under_a_prepared_statement_is_met_with_a_fresh_plan(
+    place: Scene, beside: psycopg.Connection
+) -> None:
+    place.start()
+    token = place.hold()
+    for _ in range(3):
+        place.commit("run-1", token, schedule=RETAIN)
+        place.run()
+    beside.execute("ALTER TABLE runs ADD COLUMN later text")
+    beside.execute("ALTER TABLE runs ALTER COLUMN claim_attempts TYPE bigint")
+    place.commit("run-1", token, schedule=RETAIN)
+    assert place.run().checkpoint_seq == 5
+    assert place.info().claim_attempts == 0
+
+
+def test_no_transaction_stays_open(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+
+    def look(run: Run, now: datetime) -> MutationDecision:
+        return NoChange()
+
+    place.runs.mutate_run(SYSTEM, "run-1", look, commit_id=new_commit_id())
+    with pytest.raises(NotFound):
+        place.mutate("run-2")
+    place.hold()
+    open_ones = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND (xact_start IS NOT NULL OR backend_xmin IS NOT NULL) AND backend_type = 'client backend'"
+    )
+    assert beside.execute(open_ones.encode()).fetchall() == []
+
+
+def test_a_forked_child_opens_connections_of_its_own(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    before = beside.execute(pids.encode()).fetchall()
+    child = os.fork()
+    if child == 0:
+        # The child must leave without running the test session's own clean-up.
+        status = 1
+        try:
+            status = 0 if place.run().id == "run-1" and place.mutate("run-1").checkpoint_seq == 2 else 2
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert place.run().checkpoint_seq == 2
+    assert beside.execute(pids.encode()).fetchall() == before
+
+
+class TestCallersTransaction:
+    def test_a_run_exists_once_the_caller_commits(self, place: Scene, postgres_url: str) -> None:
+        place.publish()
+        with psycopg.connect(postgres_url) as mine:
+            started = place.runs.insert_run(TENANTLESS, an_initial(a_run(at=place.now)), connection=mine)
+            assert started.run.started_at == place.now
+            with pytest.raises(NotFound):
+                place.run()
+        assert place.run() == started.run
+
+    def test_a_run_vanishes_when_the_caller_rolls_back(self, place: Scene, postgres_url: str) -> None:
+        place.publish()
+        with psycopg.connect(postgres_url) as mine:
+            place.runs.insert_run(TENANTLESS, an_initial(a_run(at=place.now)), connection=mine)
+            mine.rollback()
+        with pytest.raises(NotFound):
+            place.run()
+
+    def test_a_refusal_leaves_the_callers_work_alone(self, place: Scene, postgres_url: str) -> None:
+        with psycopg.connect(postgres_url) as mine:
+            mine.execute("CREATE TABLE orders (id int)")
+            with pytest.raises(NotFound, match=ORDER.graph_id):
+                place.runs.insert_run(TENANTLESS, an_initial(a_run(at=place.now)), connection=mine)
+            mine.execute("INSERT INTO orders VALUES (1)")
+        with psycopg.connect(postgres_url) as other:
+            assert other.execute("SELECT id FROM orders").fetchall() == [(1,)]
+
+
+def test_opening_a_store_connects_to_nothing() -> None:
+    open_storage(f"postgresql://127.0.0.1:{free_port()}/proj")
+
+
+def test_two_stores_of_one_process_share_nothing(postgres_url: str, ids: CountingIds) -> None:
+    one, other = open_storage(postgres_url), open_storage(postgres_url)
+    Scene(one, ManualClock()).start()
+    one.runs._database.close()
+    assert other.runs.fetch_run(SYSTEM, "run-1").id == "run-1"
+    assert one.runs.fetch_run(SYSTEM, "run-1").id == "run-1"

@@ -1,0 +1,74 @@
+"""Every illegal shape of a run row is refused by the table itself."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+from support.scene import Scene
+
+ILLEGAL = {
+    "healthy running with neither wake nor claim": "wake_at = NULL",
+    "healthy running with both": "claim_token = 't', claimed_at = now()",
+    "a token without its time": "wake_at = NULL, claim_token = 't'",
+    "a claim time without its token": "claimed_at = now()",
+    "redeemed without a claim": "redeemed = true",
+    "poisoned with a wake": "poisoned_at = now(), poison_reason = 'x'",
+    "poisoned with a claim": (
+        "wake_at = NULL, claim_token = 't', claimed_at = now(), poisoned_at = now(), poison_reason = 'x'"
+    ),
+    "poisoned without a reason": "wake_at = NULL, poisoned_at = now()",
+    "a reason without poison": "poison_reason = 'x'",
+    "waiting with a wake": "status = 'waiting'",
+    "waiting with a claim": "status = 'waiting', wake_at = NULL, claim_token = 't', claimed_at = now()",
+    "waiting and poisoned": "status = 'waiting', wake_at = NULL, poisoned_at = now(), poison_reason = 'x'",
+    "done with a wake": "status = 'done', finished_at = now()",
+    "done and poisoned": (
+        "status = 'done', finished_at = now(), wake_at = NULL, poisoned_at = now(), poison_reason = 'x'"
+    ),
+    "done without an end": "status = 'done', wake_at = NULL",
+    "running with an end": "finished_at = now()",
+    "an unknown status": "status = 'paused', wake_at = NULL",
+    "a negative attempt": "claim_attempts = -1",
+    "a negative abandon": "claim_abandons = -1",
+    "a negative undelivered": "undelivered = -1",
+    "a negative inbox": "inbox_seq = -1",
+    "a key without its digest": "start_key = 'k'",
+    "a digest without its key": "input_digest = 'd'",
+    "an empty token": "wake_at = NULL, claim_token = '', claimed_at = now()",
+}
+
+LEGAL = {
+    "claimed": "wake_at = NULL, claim_token = 't', claimed_at = now()",
+    "claimed and redeemed": "wake_at = NULL, claim_token = 't', claimed_at = now(), redeemed = true",
+    "poisoned": "wake_at = NULL, poisoned_at = now(), poison_reason = 'x'",
+    "waiting": "status = 'waiting', wake_at = NULL",
+    "done": "status = 'done', wake_at = NULL, finished_at = now()",
+    "a wake that never comes": "wake_at = 'infinity'",
+}
+
+
+@pytest.mark.parametrize("change", ILLEGAL.values(), ids=ILLEGAL.keys())
+def test_an_illegal_row_is_refused(place: Scene, beside: psycopg.Connection, change: str) -> None:
+    place.start()
+    with pytest.raises(errors.CheckViolation):
+        beside.execute(f"UPDATE runs SET {change}".encode())
+
+
+@pytest.mark.parametrize("change", LEGAL.values(), ids=LEGAL.keys())
+def test_a_legal_row_is_accepted(place: Scene, beside: psycopg.Connection, change: str) -> None:
+    place.start()
+    beside.execute(f"UPDATE runs SET {change}".encode())
+
+
+def test_a_run_cannot_refer_to_another_owners_graph_version(place: Scene, beside: psycopg.Connection) -> None:
+    place.start(tenant="acme")
+    with pytest.raises(errors.ForeignKeyViolation):
+        beside.execute("UPDATE runs SET tenant = 'other'")
+
+
+def test_what_belongs_to_a_run_dies_with_it(place: Scene, beside: psycopg.Connection) -> None:
+    place.start(fields={"total": 1})
+    beside.execute("DELETE FROM runs")
+    for table in ("run_fields", "run_chunks", "run_events", "run_inbox"):
+        assert beside.execute(f"SELECT FROM {table}".encode()).fetchall() == []

@@ -1,0 +1,43 @@
+"""A retaining commit rewrites no index."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg.rows import dict_row
+from support.scene import RETAIN, Scene
+
+
+def _updates(connection: psycopg.Connection) -> tuple[int, int]:
+    """All updates of run rows, and those that were HOT. The server reports what ended sessions have done."""
+    row = connection.execute(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = 'docket' AND relname = 'runs'"
+    ).fetchone()
+    return row["n_tup_upd"], row["n_tup_hot_upd"]
+
+
+def test_retaining_commits_are_hot_updates(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    token = place.hold()
+    claimed_and_redeemed = 2
+    for number in range(200):
+        place.clock.advance(0.05)
+        place.commit("run-1", token, schedule=RETAIN, fields={"total": number})
+    place.runs._database.close()
+    with psycopg.connect(beside.info.dsn, autocommit=True, row_factory=dict_row) as watch:
+        while _updates(watch)[0] < 200 + claimed_and_redeemed:
+            watch.execute("SELECT pg_stat_clear_snapshot()")
+        updates, hot = _updates(watch)
+    assert updates == 200 + claimed_and_redeemed
+    assert hot >= 195
+
+
+def test_the_claim_time_moves_only_after_a_third_of_the_ttl(place: Scene) -> None:
+    place.start()
+    token = place.hold()
+    claimed_at = place.info().claimed_at
+    place.clock.advance(RETAIN.ttl / 3)
+    place.commit("run-1", token, schedule=RETAIN)
+    assert place.info().claimed_at == claimed_at
+    place.clock.advance(0.001)
+    place.commit("run-1", token, schedule=RETAIN)
+    assert place.info().claimed_at == place.now

@@ -1,0 +1,116 @@
+"""Migrations: up, down, twice, at once, half done, and against schemas of another release."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from docket_celery.errors import ConfigError, SchemaMismatch, StoreUnavailable
+from docket_celery.storage.contracts.values import TENANTLESS
+from docket_celery.storage.postgres import migrate, open_storage
+
+
+def _tables(url: str, schema: str = "docket") -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+    return {name for (name,) in rows}
+
+
+def test_upgrading_an_empty_database_makes_every_table_and_the_check_passes(empty_postgres_url: str) -> None:
+    migrate.upgrade(empty_postgres_url)
+    migrate.check(empty_postgres_url)
+    assert _tables(empty_postgres_url) == {
+        "alembic_version", "dispatch", "graph_versions", "run_chunks", "run_events", "run_fields", "run_inbox", "runs",
+        "worker_slots",
+    }  # fmt: skip
+
+
+def test_upgrading_twice_changes_nothing(empty_postgres_url: str) -> None:
+    migrate.upgrade(empty_postgres_url)
+    before = _tables(empty_postgres_url)
+    migrate.upgrade(empty_postgres_url)
+    assert _tables(empty_postgres_url) == before
+
+
+def test_downgrading_drops_our_tables_and_upgrading_brings_them_back(empty_postgres_url: str) -> None:
+    migrate.upgrade(empty_postgres_url)
+    migrate.downgrade(empty_postgres_url)
+    assert _tables(empty_postgres_url) == {"alembic_version"}
+    migrate.upgrade(empty_postgres_url)
+    migrate.check(empty_postgres_url)
+
+
+def test_eight_migrations_of_an_empty_database_at_once_all_succeed(empty_postgres_url: str) -> None:
+    start = threading.Barrier(8)
+
+    def one(_: int) -> None:
+        start.wait()
+        migrate.upgrade(empty_postgres_url)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(8)))
+    with psycopg.connect(empty_postgres_url) as connection:
+        assert connection.execute("SELECT version_num FROM docket.alembic_version").fetchall() == [("0001",)]
+
+
+def test_two_schemas_in_one_database_do_not_meet_and_odd_names_are_quoted(empty_postgres_url: str) -> None:
+    migrate.upgrade(empty_postgres_url, "Docket of Team-1; é")
+    assert "runs" in _tables(empty_postgres_url, "Docket of Team-1; é")
+    assert _tables(empty_postgres_url) == set()
+    storage = open_storage(empty_postgres_url, schema="Docket of Team-1; é")
+    assert storage.graphs.list_graphs(TENANTLESS) == ()
+
+
+@pytest.mark.parametrize("schema", ["", "a%b", "a:b", 'a"b', "a{b}", "a\\b", "a\x00b", "é" * 32])
+def test_a_schema_name_that_cannot_stand_everywhere_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="docket_schema"):
+        open_storage("postgresql://localhost/x", schema=schema)
+
+
+def test_the_printed_script_makes_the_same_schema(empty_postgres_url: str) -> None:
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute(migrate.sql().encode())
+    migrate.check(empty_postgres_url)
+
+
+def test_a_database_without_the_schema_names_the_command(empty_postgres_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"needs version 0001: run `celery -A proj docket migrate`"):
+        migrate.check(empty_postgres_url)
+    with pytest.raises(SchemaMismatch, match="docket migrate"):
+        open_storage(empty_postgres_url).graphs.list_graphs(TENANTLESS)
+
+
+def test_a_newer_schema_is_refused_with_both_versions(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE docket.alembic_version SET version_num = '0999'")
+    with pytest.raises(SchemaMismatch, match="has version 0999; this release needs version 0001: install a newer"):
+        migrate.check(postgres_url)
+    with pytest.raises(SchemaMismatch, match="install a newer release"):
+        migrate.upgrade(postgres_url)
+
+
+def test_a_migration_that_fails_in_the_middle_leaves_nothing_behind(empty_postgres_url: str) -> None:
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA docket")
+        connection.execute("CREATE TABLE docket.run_inbox (in_the_way int)")
+        with pytest.raises(StoreUnavailable, match="run_inbox"):
+            migrate.upgrade(empty_postgres_url)
+        assert _tables(empty_postgres_url) == {"run_inbox"}
+        connection.execute("DROP TABLE docket.run_inbox")
+    migrate.upgrade(empty_postgres_url)
+    migrate.check(empty_postgres_url)
+
+
+def test_a_migration_waits_for_a_session_that_has_read_a_table_and_then_succeeds(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as reader, ThreadPoolExecutor(1) as pool:
+        reader.execute("SELECT FROM docket.runs")
+        downgrade = pool.submit(migrate.downgrade, postgres_url)
+        with psycopg.connect(postgres_url, autocommit=True) as watch:
+            while not watch.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall():
+                assert not downgrade.done()
+        reader.rollback()
+        downgrade.result(timeout=30)
+    assert _tables(postgres_url) == {"alembic_version"}

@@ -1,0 +1,167 @@
+"""Two sessions over one row, forced into the order that hurts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+import psycopg
+import pytest
+from support.builders import a_commit, a_decision, a_scan, new_commit_id
+from support.scene import RETAIN, Scene
+
+from docket_celery.errors import EventConflict, StaleFence, StoreUnavailable
+from docket_celery.run.document import Run
+from docket_celery.storage.contracts.values import SYSTEM, MutationDecision, NoChange
+
+
+def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
+    """Until some other session waits for a lock."""
+    while not watch.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall():
+        pass
+
+
+def test_a_commit_that_waits_for_a_steal_finds_its_fence_gone(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    token = place.hold()
+    late = a_commit(place.run(), token, at=place.now, schedule=RETAIN, fields={"total": 1})
+    with ThreadPoolExecutor(1) as pool, beside.transaction():
+        beside.execute("UPDATE runs SET claim_token = 'thief', claimed_at = claimed_at + interval '1 minute'")
+        commit = pool.submit(place.runs.commit, SYSTEM, late)
+        with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+            _wait_for_lock_wait(watch)
+        beside.execute("SELECT")
+        assert not commit.done()
+    with pytest.raises(StaleFence, match="not held"):
+        commit.result(timeout=10)
+    assert place.run().checkpoint_seq == 1
+    assert place.run().fields == {}
+    assert beside.execute("SELECT count(*) AS n FROM run_events").fetchone() == {"n": 1}
+
+
+def test_a_steal_skips_the_row_of_a_commit_under_way(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    place.hold()
+    place.expire()
+    with beside.transaction():
+        beside.execute("UPDATE runs SET checkpoint_seq = checkpoint_seq + 1")
+        assert place.scan().leases == ()
+
+
+def test_a_redemption_that_waits_for_a_mutation_is_refused(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    lease = place.lease()
+    inside, proceed = threading.Event(), threading.Event()
+
+    def decide(run: Run, now: datetime) -> MutationDecision:
+        inside.set()
+        assert proceed.wait(10)
+        return a_decision(run, at=now, fields={"answer": "yes"})
+
+    with ThreadPoolExecutor(2) as pool:
+        mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", decide, commit_id=new_commit_id())
+        assert inside.wait(10)
+        redeemed = pool.submit(place.runs.redeem_claim, lease, token="mine")
+        _wait_for_lock_wait(beside)
+        proceed.set()
+        assert mutated.result(timeout=10).changed
+        with pytest.raises(StaleFence):
+            redeemed.result(timeout=10)
+    assert place.run().fields == {"answer": "yes"}
+
+
+def test_a_mutation_that_waits_sees_the_values_of_the_commit_it_waited_for(
+    place: Scene, beside: psycopg.Connection
+) -> None:
+    place.start(fields={"total": 1})
+    seen: list[Run] = []
+
+    def look(run: Run, now: datetime) -> MutationDecision:
+        seen.append(run)
+        return NoChange()
+
+    with ThreadPoolExecutor(1) as pool, beside.transaction():
+        beside.execute("UPDATE runs SET checkpoint_seq = 2")
+        beside.execute("UPDATE run_fields SET value = '2'")
+        mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", look, commit_id=new_commit_id())
+        with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+            _wait_for_lock_wait(watch)
+    assert not mutated.result(timeout=10).changed
+    assert [(run.checkpoint_seq, run.fields) for run in seen] == [(2, {"total": 2})]
+
+
+def test_a_mutation_of_a_row_that_stays_locked_gives_up(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    with beside.transaction():
+        beside.execute("SELECT FROM runs FOR UPDATE")
+        with pytest.raises(StoreUnavailable, match="55P03"):
+            place.mutate("run-1")
+    place.mutate("run-1")
+
+
+def test_renewal_leaves_out_a_locked_row_and_renews_the_others(place: Scene, beside: psycopg.Connection) -> None:
+    place.start("run-1")
+    place.start("run-2")
+    claims = [(lease.run_id, place.redeem(lease)) for lease in place.scan().leases]
+    with beside.transaction():
+        beside.execute("SELECT FROM runs WHERE id = 'run-1' FOR UPDATE")
+        assert place.runs.refresh_claims(claims) == {"run-2"}
+    assert place.runs.refresh_claims(claims) == {"run-1", "run-2"}
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
+def test_a_commit_that_the_database_rolled_back_is_tried_again(
+    place: Scene, beside: psycopg.Connection, sqlstate: str
+) -> None:
+    place.start()
+    token = place.hold()
+    beside.execute("CREATE SEQUENCE failures")
+    beside.execute(
+        "CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('docket.failures') = 1 THEN RAISE SQLSTATE '{sqlstate}'; END IF; RETURN NEW; END $$".encode()
+    )
+    beside.execute("CREATE TRIGGER fail_once BEFORE UPDATE ON runs FOR EACH ROW EXECUTE FUNCTION fail_once()")
+    place.commit("run-1", token, schedule=RETAIN)
+    assert place.run().checkpoint_seq == 2
+
+
+def test_an_event_that_is_already_there_rolls_the_whole_commit_back(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    token = place.hold()
+    beside.execute(
+        "INSERT INTO run_events (run_id, seq, type, step, at, data) VALUES ('run-1', 2, 'x', 1, now(), '{}')"
+    )
+    with pytest.raises(EventConflict, match="run-1"):
+        place.commit("run-1", token, schedule=RETAIN, fields={"total": 1})
+    assert place.run().checkpoint_seq == 1
+    assert place.run().fields == {}
+
+
+def test_twenty_starts_under_one_key_make_one_run(place: Scene) -> None:
+    place.publish()
+    start = threading.Barrier(20)
+
+    def one(number: int) -> tuple[str, bool]:
+        start.wait()
+        started = place.start(f"run-{number}", start_key="order-17", input_digest="d")
+        return started.run.id, started.created
+
+    with ThreadPoolExecutor(20) as pool:
+        results = list(pool.map(one, range(20)))
+    assert len({run_id for run_id, _ in results}) == 1
+    assert [created for _, created in results].count(True) == 1
+
+
+def test_an_expired_claim_is_stolen_by_exactly_one_of_many(place: Scene) -> None:
+    place.start()
+    place.hold()
+    place.clock.advance(timedelta(minutes=2))
+    start = threading.Barrier(8)
+
+    def steal(_: int) -> int:
+        start.wait()
+        return len(place.runs.claim_due(a_scan(delivery="direct")).leases)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(steal, range(8))) == 1
