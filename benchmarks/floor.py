@@ -18,8 +18,8 @@ STEP = """
 WITH moved AS (
     UPDATE floor_run SET seq = seq + 1, state = %s WHERE id = %s AND seq = %s AND token = 'token' RETURNING id
 )
-INSERT INTO floor_event SELECT moved.id, e.seq, e.type, '{}' FROM moved, (VALUES (%s, 'node_completed'), (%s, 'step_committed'))
-    AS e (seq, type)
+INSERT INTO floor_event SELECT moved.id, e.seq, e.type, '{}'
+FROM moved, (VALUES (%s, 'node_completed'), (%s, 'step_committed')) AS e (seq, type)
 """
 
 STATE = '{"version":1,"tasks":[{"node":"n001","step":1,"state":"ready","attempt":1}],"interrupts":[],"arrived":{}}'

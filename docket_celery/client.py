@@ -17,7 +17,7 @@ from docket_celery.engine import Engine
 from docket_celery.errors import AwaitTimeout, ConfigError, InvalidGraph, InvalidInput, RunPoisoned
 from docket_celery.graph.diagnostics import Severity
 from docket_celery.graph.document import Graph
-from docket_celery.lifecycle import committed
+from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
 from docket_celery.run.document import Run, RunStatus
@@ -41,6 +41,7 @@ from docket_celery.storage.contracts.values import (
     Storage,
     check_name,
 )
+from docket_celery.telemetry.hook import MomentCommitted
 from docket_celery.vehicle import Vehicle
 
 FIRST_POLL, SLOWEST_POLL = 0.01, 0.5
@@ -142,8 +143,9 @@ class Client(ABC):
             connection=connection,
         )
         if started.created and connection is None:
-            waker = self.engine.waker if start_at is None else None
-            committed(moment, self.tenant, self.engine.hooks, waker)
+            self.engine.hooks(MomentCommitted(moment=moment, tenant=self.tenant))
+            if start_at is None:
+                wake_when_due(moment, self.engine.waker, now=started.now)
         return started.run
 
     def fetch_run(self, run_id: str) -> Run:
@@ -264,7 +266,8 @@ class Client(ABC):
 
         mutated = self.storage.runs.mutate_run(self._scope(), run_id, mutation, commit_id=self.engine.ids.token())
         if mutated.changed:
-            committed(made[0], self.tenant, self.engine.hooks, self.engine.waker)
+            self.engine.hooks(MomentCommitted(moment=made[0], tenant=self.tenant))
+            wake_when_due(made[0], self.engine.waker, now=mutated.now)
         return mutated.run
 
 

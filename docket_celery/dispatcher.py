@@ -71,6 +71,8 @@ class Dispatcher:
 
     def _dispatch(self, policy: ClaimPolicy) -> ClaimBatch:
         batch = self._scan(policy)
+        if batch.next_wake_at is not None:
+            self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
         launched = self._launch(batch.leases) if batch.leases else 0
         unlaunched = batch.leases[launched:]
         if unlaunched:

@@ -6,7 +6,7 @@ waking is speed only, and its failure is nobody's problem but the log's.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from docket_celery.clock import IdSource
@@ -18,21 +18,20 @@ from docket_celery.storage.contracts.values import (
     Retain,
     Schedule,
 )
-from docket_celery.telemetry.hook import Hook, MomentCommitted
 
 
 class Waker(Protocol):
-    """Tells the dispatcher, bounded and best effort, that work is due."""
+    """Tells the dispatcher, bounded and best effort, that work is due. The tick is the guarantee."""
 
-    def wake(self) -> None:
-        """Returns soon whatever happens; never raises."""
+    def wake(self, *, after: float = 0.0) -> None:
+        """Now, or `after` so many seconds if the next tick would come later. Returns at once; never raises."""
         ...
 
 
 class NoWaker:
     """Leaves everything to the tick."""
 
-    def wake(self) -> None:
+    def wake(self, *, after: float = 0.0) -> None:
         return None
 
 
@@ -53,9 +52,12 @@ def proposal(moment: Moment, claim: Redeemed, *, orphan_ttl: timedelta, ids: IdS
     )
 
 
-def committed(moment: Moment, tenant: str | None, hook: Hook, waker: Waker | None = None) -> None:
-    """What follows a durable transition: tell the hook, then wake the dispatcher if the run is due at once."""
-    hook(MomentCommitted(moment=moment, tenant=tenant))
+def wake_when_due(moment: Moment, waker: Waker, *, now: datetime) -> None:
+    """Wakes the dispatcher for a durable transition that makes its run due, at once or soon."""
     disposition = moment.disposition
-    if waker is not None and not isinstance(disposition, Continue) and disposition.kind == "immediate":
+    if isinstance(disposition, Continue):
+        return
+    if disposition.kind == "immediate":
         waker.wake()
+    elif disposition.at is not None:
+        waker.wake(after=max((disposition.at - now).total_seconds(), 0.0))

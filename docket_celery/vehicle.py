@@ -22,7 +22,7 @@ from docket_celery.errors import (
     StaleFence,
     StoreUnavailable,
 )
-from docket_celery.lifecycle import committed, proposal
+from docket_celery.lifecycle import proposal, wake_when_due
 from docket_celery.outcomes import (
     Abandoned,
     Deferred,
@@ -48,7 +48,7 @@ from docket_celery.storage.contracts.values import (
     Lease,
     Redeemed,
 )
-from docket_celery.telemetry.hook import DrainFinished, LeaseRefused
+from docket_celery.telemetry.hook import DrainFinished, LeaseRefused, MomentCommitted
 
 logger = logging.getLogger("docket_celery")
 
@@ -166,8 +166,10 @@ class Vehicle:
                 return Discarded(reason=str(refusal))
             except (InvalidCommit, NotFound) as error:
                 raise ClaimInvariant(f"the commit of claimed run {run.id!r} was rejected: {error}") from error
-            committed(moment, drain.lease.tenant, self._engine.hooks)
+            self._engine.hooks(MomentCommitted(moment=moment, tenant=drain.lease.tenant))
             if not isinstance(moment.disposition, Continue):
+                if moment.disposition.kind == "at":
+                    wake_when_due(moment, self._engine.waker, now=drain.now())
                 return Parked(kind=moment.disposition.kind, budget=budget)
             run, floor = moment.run, None
 

@@ -1,7 +1,7 @@
 """Run and event documents as versioned JSON text: the only place that knows the wire versions.
 
-A run's document is what its row does not say in columns of its own: tasks, interrupts, barriers, answers, failure. Field
-values are stored beside it and never here. Parts that are empty are left out.
+A run's document is what its row does not say in columns of its own: tasks, interrupts, barriers, answers, outputs,
+failure. Field values are stored beside it and never here. Parts that are empty are left out.
 
 Whatever is not understood to the last key is `CorruptRecord`: an unknown version, malformed text, a missing or an
 unknown key. An older worker then hands the run back instead of dropping what a newer one has written.
@@ -30,6 +30,7 @@ class RunState:
     interrupts: tuple[OpenInterrupt, ...] = ()
     arrived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answered: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     failure: Failure | None = None
 
 
@@ -44,6 +45,8 @@ def encode_state(run: Run) -> str:
         document["arrived"] = {edge: list(sources) for edge, sources in run.arrived.items()}
     if run.answered:
         document["answered"] = list(run.answered)
+    if run.outputs:
+        document["outputs"] = list(run.outputs)
     if run.failure is not None:
         document["failure"] = _failure(run.failure)
     return encode(document)
@@ -57,6 +60,7 @@ def decode_state(text: str) -> RunState:
         interrupts=tuple(_read_interrupt(item) for item in record.records("interrupts")),
         arrived=_read_arrived(record.take("arrived", dict, {})),
         answered=_texts(record.take("answered", list, []), "answered"),
+        outputs=_texts(record.take("outputs", list, []), "outputs"),
         failure=_read_failure(record.record("failure")),
     )
     record.end()

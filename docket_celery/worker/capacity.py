@@ -26,7 +26,7 @@ LIVES = timedelta(seconds=20)
 
 
 def slots_of(controller: Any) -> int:
-    """The pool's maximum, under autoscale too: it grows only when messages come. A solo pool has one, whatever it says."""
+    """The pool's maximum, under autoscale too: it grows only when messages come. A solo pool has one slot."""
     if isinstance(controller.pool, solo.TaskPool):
         return 1
     counts = (getattr(controller, "max_concurrency", None), controller.concurrency)

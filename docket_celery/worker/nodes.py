@@ -2,8 +2,8 @@
 
 A name in a document resolves to a task of the app, to a function marked with `@node`, or to a function defined in a
 module that the host lets in: `docket_node_modules`, or by default the modules that Celery itself loads (`imports`,
-`include`, the modules of the app's own tasks, and a `graphs` module beside any of these). Nothing is ever imported
-because a document says so: documents may come from a UI or a customer.
+`include`, and those that `autodiscover_tasks` finds, under whatever `related_name`). Nothing is ever imported because a
+document says so: documents may come from a UI or a customer.
 """
 
 from __future__ import annotations
@@ -65,9 +65,6 @@ class AppResolver:
     def _admitted(self) -> set[str]:
         if self._node_modules is not None:
             return set(self._node_modules)
-        conf = self._app.conf
-        modules = {*conf.imports, *conf.include}
-        modules |= {task.__module__ for task in self._app.tasks.values()}
-        modules = {module for module in modules if module.partition(".")[0] not in ("celery", "docket_celery")}
-        beside = {f"{module.rpartition('.')[0]}.graphs".lstrip(".") for module in modules}
-        return modules | {module for module in beside if module in sys.modules}
+        return {
+            name for name in self._app.loader.task_modules if name.partition(".")[0] not in ("celery", "docket_celery")
+        }

@@ -45,6 +45,8 @@ class Publisher:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._nudged_at = float("-inf")
+        self._timer: threading.Timer | None = None
+        self._timer_due = float("inf")
 
     def __call__(self, leases: Sequence[Lease]) -> int:
         """Publishes leases in order over one producer; how many went out."""
@@ -61,13 +63,38 @@ class Publisher:
                 return count
         return len(leases)
 
-    def wake(self) -> None:
-        """Nudges the dispatcher, unless this process has just done so. Never raises; the tick is the guarantee."""
+    def wake(self, *, after: float = 0.0) -> None:
+        """Nudges the dispatcher, unless this process has just done so, or is about to. Never raises.
+
+        A nudge in the future is kept by a thread of this process, never by a message with a countdown: what it is for
+        is in the database, and the tick finds it anyway.
+        """
         self._own_process()
-        if self._monotonic() - self._nudged_at < COALESCE:
+        now = self._monotonic()
+        if after > self._config.poll_interval:
             return
-        self._nudged_at = self._monotonic()
-        self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, expires=60.0)
+        if after > 0.0:
+            self._nudge_at(now + after)
+        elif now - self._nudged_at >= COALESCE:
+            self._nudged_at = now
+            self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, expires=60.0)
+
+    def _nudge_at(self, due: float) -> None:
+        """Sets the process's one timer to the earliest instant asked for."""
+        with self._lock:
+            if self._timer is not None and self._timer_due <= due:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due = due
+            self._timer = threading.Timer(due - self._monotonic(), self._timer_fired)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _timer_fired(self) -> None:
+        with self._lock:
+            self._timer = None
+        self.wake()
 
     def _send(self, task: str, queue: str, kwargs: dict[str, Any], **options: Any) -> bool:
         self._own_process()

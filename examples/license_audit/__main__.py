@@ -30,7 +30,8 @@ console = Console(highlight=False)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the audit and returns the exit status: 0 only when the books balance."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)  # An orderly end, as at Ctrl-C, with every process stopped.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="license-audit-") as directory,
@@ -207,6 +208,9 @@ def _at_least_one(text: str) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """An orderly end with every process stopped; being impatient does not cut it short."""
+    for impatient in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(impatient, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

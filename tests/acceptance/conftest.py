@@ -115,7 +115,8 @@ class Fleet:
         )
         assert broken == []
         idle = self.rows(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND starts_with(state, 'idle in transaction')"
             " AND state_change < clock_timestamp() - interval '1 second'"
         )
         assert idle == []

@@ -340,3 +340,14 @@ def test_no_more_than_the_limit_is_handed_out(scene: Scene) -> None:
 def test_a_policy_out_of_bounds_is_refused(parts: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
         a_scan(**parts)
+
+
+def test_a_scan_tells_the_earliest_wake_to_come_within_the_hour(scene: Scene) -> None:
+    assert scene.scan().next_wake_at is None
+    for number, minutes in enumerate((61, 30, 20)):
+        scene.start(f"run-{number}", schedule=Release(kind="at", at=scene.clock.now() + timedelta(minutes=minutes)))
+    assert scene.scan().next_wake_at == scene.clock.now() + timedelta(minutes=20)
+    scene.clock.advance(timedelta(minutes=20))
+    batch = scene.scan(limit=1)
+    assert [lease.run_id for lease in batch.leases] == ["run-2"]
+    assert batch.next_wake_at == scene.clock.now() + timedelta(minutes=10)

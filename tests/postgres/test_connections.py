@@ -21,10 +21,13 @@ from docket_celery.storage.postgres import open_storage
 
 
 def _cut_all_others(connection: psycopg.Connection) -> None:
-    """Ends every other session of this database, as a restart would."""
-    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    connection.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
-    while connection.execute(f"SELECT {others}".encode()).fetchall():
+    """Ends every other session of this database, as a restart would. A pool may open new ones meanwhile."""
+    ended = connection.execute(
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    ).fetchall()
+    pids = [row["pid"] for row in ended]
+    while connection.execute("SELECT FROM pg_stat_activity WHERE pid = ANY (%s)", (pids,)).fetchall():
         pass
 
 

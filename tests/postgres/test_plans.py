@@ -67,7 +67,9 @@ def test_a_claim_reads_the_partial_indexes_and_few_pages(history: psycopg.Connec
     if state != "never analysed":
         history.execute("VACUUM ANALYZE runs")
     plan = _explained(history, mode)
-    reads = [node for node in _nodes(plan) if node.get("Relation Name") == "runs" and node["Node Type"] != "ModifyTable"]
+    reads = [
+        node for node in _nodes(plan) if node.get("Relation Name") == "runs" and node["Node Type"] != "ModifyTable"
+    ]
     assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
     assert {node["Index Name"] for node in reads} == {"runs_ready", "runs_claimed", "runs_pkey"}
     selected = [node for node in _nodes(plan) if node.get("Subplan Name") == "CTE chosen"]

@@ -153,6 +153,8 @@ class ClaimBatch:
     stolen: int = 0
     reissued: int = 0
     scanned: bool = True
+    next_wake_at: datetime | None = None
+    """The earliest wake to come within the hour, so that whoever scans can be there in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

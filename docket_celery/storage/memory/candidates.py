@@ -44,6 +44,12 @@ def candidates(runs: Iterable[StoredRun], now: datetime, ttl: timedelta) -> list
     return sorted(found, key=lambda candidate: candidate.rank)
 
 
+def next_wake(runs: Iterable[StoredRun], now: datetime) -> datetime | None:
+    """The earliest wake that is still to come, within the hour."""
+    wakes = (stored.wake_at for stored in runs if stored.is_launchable and stored.wake_at is not None)
+    return min((wake for wake in wakes if now < wake <= now + timedelta(hours=1)), default=None)
+
+
 def choose(ranked: Sequence[Candidate], limit: int, preference: CandidateClass | None) -> list[Candidate]:
     """At most `limit` of `ranked`, by rank, such that neither class starves the other.
 

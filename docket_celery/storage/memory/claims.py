@@ -17,7 +17,7 @@ from docket_celery.storage.contracts.values import (
     PoisonedClaim,
     Redeemed,
 )
-from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut
+from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut, next_wake
 from docket_celery.storage.memory.copies import copy_run
 from docket_celery.storage.memory.state import State, StoredRun, later
 
@@ -61,7 +61,14 @@ class MemoryClaims:
             stored.claimed_at = now
             stored.wake_at = None
             leases.append(_lease(stored, policy, now))
-        return ClaimBatch(leases=tuple(leases), poisoned=tuple(poisoned), now=now, stolen=stolen, reissued=reissued)
+        return ClaimBatch(
+            leases=tuple(leases),
+            poisoned=tuple(poisoned),
+            now=now,
+            stolen=stolen,
+            reissued=reissued,
+            next_wake_at=next_wake(self._state.runs.values(), now),
+        )
 
     def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed:
         with self._state.lock:

@@ -162,6 +162,7 @@ def _batch(rows: Sequence[DictRow], policy: ClaimPolicy) -> ClaimBatch:
         stolen=sum(row["class"] == "expired" and not row["unredeemed"] for row in leased),
         reissued=sum(row["unredeemed"] for row in leased),
         scanned=rows[0]["scanned"],
+        next_wake_at=rows[0]["next_wake_at"],
     )
 
 

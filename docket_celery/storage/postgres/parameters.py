@@ -1,8 +1,8 @@
 """From proposals to statement parameters. Never runs a statement.
 
 Whole numbers are wrapped in `Int8`: the driver would choose a type by each number's size, and every combination of
-types would be prepared as a statement of its own. Arrays are written as literals here, for the same reason (an empty one
-has no type) and because the driver's own way costs more than the rest of a commit's parameters together.
+types would be prepared as a statement of its own. Arrays are written as literals here, for the same reason (an empty
+one has no type) and because the driver's own way costs more than the rest of a commit's parameters together.
 """
 
 from __future__ import annotations

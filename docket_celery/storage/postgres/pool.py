@@ -39,6 +39,8 @@ _REPEATS: Final = 3
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 _LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
+_ENDED = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
+"""The server says so before it closes the connection, which may not look broken yet."""
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 
 
@@ -113,8 +115,9 @@ class Database:
                     if lost_races > _REPEATS:
                         raise self._translated(error) from error
                 except psycopg.OperationalError as error:
-                    if fresh or not session.broken:
+                    if fresh or not (session.broken or isinstance(error, _ENDED)):
                         raise self._translated(error) from error
+                    session.close()
                     again = fresh = True
                 except psycopg.Error as error:
                     raise self._translated(error) from error

@@ -35,7 +35,7 @@ def quote(schema: str) -> str:
     if not schema or len(schema.encode(errors="replace")) > _LONGEST_IDENTIFIER:
         raise ConfigError(f"docket_schema must have from 1 to {_LONGEST_IDENTIFIER} bytes, got {schema!r}")
     if any(character in '%:{}"\\' or not character.isprintable() for character in schema):
-        raise ConfigError(f"docket_schema must be printable, without any of % : {{ }} \" \\, got {schema!r}")
+        raise ConfigError(f'docket_schema must be printable, without any of % : {{ }} " \\, got {schema!r}')
     return f'"{schema}"'
 
 
@@ -55,7 +55,7 @@ def _statements() -> Mapping[str, str]:
 
 
 def _bare(text: str) -> str:
-    """The statement without comments and indentation: the driver keeps what it found out about short statements only."""
+    """The statement without comments and indentation: the driver caches its findings about short statements only."""
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("--"))
 

@@ -63,6 +63,7 @@ def run_of(row: DictRow) -> Run:
             interrupts=state.interrupts,
             arrived=state.arrived,
             answered=state.answered,
+            outputs=state.outputs,
             failure=state.failure,
             started_at=_held(row["started_at"]),
             updated_at=_held(row["updated_at"]),

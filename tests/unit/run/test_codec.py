@@ -43,20 +43,39 @@ FULL = Run(
         Task(node="ready", step=3, state="finished", writes={"total": 10**30, "name": "\ud800"}),
     ),
     interrupts=(
-        OpenInterrupt(id="ask@3#2", node="ask", step=3, field="second", schema={"type": "boolean"}, payload={"b": 1, "a": 2},
-                      deadline=AT, opened_at=AT),
+        OpenInterrupt(
+            id="ask@3#2",
+            node="ask",
+            step=3,
+            field="second",
+            schema={"type": "boolean"},
+            payload={"b": 1, "a": 2},
+            deadline=AT,
+            opened_at=AT,
+        ),
         OpenInterrupt(id="ask@3#1", node="ask", step=3, field="first", schema={}),
-    ),  # fmt: skip
+    ),
     arrived={"[a, b] -> c": ("a", "b"), "[d] -> e": ()},
     answered=("ask@1#1",),
-    failure=Failure(code="timeout", message="too slow", node="price", error_type="TimeoutError", details={"limit": 2.5}),
+    outputs=("total",),
+    failure=Failure(
+        code="timeout", message="too slow", node="price", error_type="TimeoutError", details={"limit": 2.5}
+    ),
     started_at=AT,
     updated_at=AT,
 )
 EMPTY = Run(
-    id="run-1", graph_id="order", graph_hash="a1", status=RunStatus.DONE, step=1, checkpoint_seq=1, event_seq=1, fields={},
-    started_at=AT, updated_at=AT,
-)  # fmt: skip
+    id="run-1",
+    graph_id="order",
+    graph_hash="a1",
+    status=RunStatus.DONE,
+    step=1,
+    checkpoint_seq=1,
+    event_seq=1,
+    fields={},
+    started_at=AT,
+    updated_at=AT,
+)
 
 
 @pytest.mark.parametrize(("name", "run"), [("run_v1_full.json", FULL), ("run_v1_empty.json", EMPTY)])
@@ -64,7 +83,7 @@ def test_a_run_is_written_as_the_golden_file_says_and_read_back(name: str, run: 
     golden = (GOLDEN / name).read_text(encoding="ascii").rstrip("\n")
     assert encode_state(run) == golden
     state = decode_state(golden)
-    for part in ("tasks", "interrupts", "arrived", "answered", "failure"):
+    for part in ("tasks", "interrupts", "arrived", "answered", "outputs", "failure"):
         assert getattr(state, part) == getattr(run, part)
 
 

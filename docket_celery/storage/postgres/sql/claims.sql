@@ -118,7 +118,14 @@ taken AS (
     RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed,
               r.claim_attempts, c.class, c.unredeemed, c.exhausted, c.eligible_at
 )
-SELECT clock.now, entered.yes AS scanned, taken.*
+SELECT clock.now, entered.yes AS scanned,
+       (
+           SELECT r.wake_at FROM {schema}.runs r
+           WHERE r.status = 'running' AND r.poisoned_at IS NULL
+             AND r.wake_at > clock.now AND r.wake_at <= clock.now + interval '1 hour'
+           ORDER BY r.wake_at LIMIT 1
+       ) AS next_wake_at,
+       taken.*
 FROM clock CROSS JOIN entered LEFT JOIN taken ON true
 ORDER BY taken.eligible_at, taken.id;
 

@@ -60,7 +60,9 @@ def test_a_document_comes_back_whole(place: Scene) -> None:
     instant = datetime(2026, 1, 15, 12, 0, 0, 1, tzinfo=timezone(timedelta(hours=-7, minutes=-28)))
     parts = {
         "tasks": (Task(node="a", step=1, state="retrying", attempt=2, due_at=instant, answers={"x": "\x00"}, asked=1),),
-        "interrupts": (OpenInterrupt(id="i", node="a", step=1, field="f", schema={}, payload="\ud800", deadline=instant),),
+        "interrupts": (
+            OpenInterrupt(id="i", node="a", step=1, field="f", schema={}, payload="\ud800", deadline=instant),
+        ),
         "arrived": {"[a, b] -> c": ("a",)},
         "answered": ("i0",),
         "failure": Failure(code="x", message="a\x00b", details={"k": [1]}),
@@ -74,7 +76,9 @@ def test_replacing_an_appended_field_drops_its_chunks(place: Scene, beside: psyc
     place.start()
     token = place.hold()
     for items in ([1], [1, 2]):
-        place.commit("run-1", token, schedule=RETAIN, fields={"log": items}, changes=(Appended(name="log", items=(items[-1],)),))
+        place.commit(
+            "run-1", token, schedule=RETAIN, fields={"log": items}, changes=(Appended(name="log", items=(items[-1],)),)
+        )
     place.commit("run-1", token, schedule=RETAIN, fields={"log": [9]})
     assert beside.execute("SELECT FROM run_chunks").fetchall() == []
     place.commit("run-1", token, schedule=RETAIN, fields={"log": [9, 10]}, changes=(Appended(name="log", items=(10,)),))
