@@ -45,7 +45,7 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 # "direct": a slot that is free claims the next run itself. "broker": each run gets a message.
 # docket_refill = "direct"
 
-# Whether Docket(app) adds its tick to the beat schedule.
+# Whether Docket(app) adds its tick, and its pruning, to the beat schedule.
 # docket_install_beat = True
 
 # -- docket: how long, how often ---------------------------------------------------------------------------------------
@@ -70,6 +70,16 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 # docket_drain_max_elapsed = 30.0
 # docket_vehicle_max_elapsed = 300.0
 
+# -- docket: how long things are kept ----------------------------------------------------------------------------------
+
+# Seconds for which a run is kept after its end, and an event of an ended run after it happened. None keeps them for
+# ever. Runs that have not ended are never touched.
+# docket_run_retention = None
+# docket_event_retention = None
+
+# Seconds between two times of pruning, which beat starts when one of the two is set.
+# docket_prune_interval = 300
+
 # -- docket: graphs and values -----------------------------------------------------------------------------------------
 
 # Modules whose functions may be nodes. By default, those that Celery itself loads.
@@ -83,3 +93,10 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 
 # "required" makes every verb ask for a tenant: docket.for_tenant("acme").start_run(...).
 # docket_tenant_mode = "none"
+
+# Whose runs are claimed first: "age", those that have been due longest; "tenants", one of each tenant in turn, so that
+# nobody's backlog keeps the others waiting. The default is "tenants" where tenants are required, otherwise "age".
+# docket_claim_policy = None
+
+# With "tenants": how many runs of one tenant may be out at a time, those that wait for a worker included. None for any.
+# docket_tenant_cap = None

@@ -9,24 +9,37 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from docket_celery.compiler import canonical, graph_hash, publishable, verify
 from docket_celery.engine import Engine
-from docket_celery.errors import AwaitTimeout, ConfigError, InvalidGraph, InvalidInput, RunPoisoned
+from docket_celery.errors import (
+    AwaitTimeout,
+    ConfigError,
+    CorruptRecord,
+    EventConflict,
+    InvalidGraph,
+    InvalidInput,
+    InvalidMutation,
+    RunPoisoned,
+)
 from docket_celery.graph.diagnostics import Severity
 from docket_celery.graph.document import Graph
 from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
+from docket_celery.pruner import prune, retention
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Moment
 from docket_celery.run.values import encode
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
 from docket_celery.runtime.loop import propose_init
-from docket_celery.runtime.mutations import cancel, resolve_interrupt
+from docket_celery.runtime.mutations import cancel, check_reason, resolve_interrupt
+from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.values import (
+    SYSTEM,
     ClaimPolicy,
     Commit,
     GraphRef,
@@ -79,6 +92,8 @@ class Client(ABC):
         is for a process that publishes graphs without having their code. `InvalidGraph` carries every problem found,
         and nothing is stored then.
         """
+        if not isinstance(graph, Graph):
+            raise InvalidInput(f"save_graph takes a Graph, got {type(graph).__name__}: Graph.from_dict() reads one")
         found = (verify if check_nodes else publishable)(
             graph,
             self.engine.resolver,
@@ -94,6 +109,8 @@ class Client(ABC):
 
     def fetch_graph(self, ref: GraphRef) -> Graph:
         """The published document of a version. `NotFound` when this scope has none such."""
+        if not isinstance(ref, GraphRef):
+            raise InvalidInput(f"fetch_graph takes a GraphRef, got {type(ref).__name__}")
         return Graph.from_dict(self.storage.graphs.fetch_graph(self._scope(), ref).document)
 
     def list_graph_versions(
@@ -127,7 +144,9 @@ class Client(ABC):
         `InvalidInput` names the field that is unknown, missing or unfit. Nothing is stored after an error.
         """
         scope = self._scope()
-        ref = graph if isinstance(graph, GraphRef) else self.storage.graphs.fetch_latest(scope, graph).ref
+        if key is not None:
+            check_name(key, "start key")
+        ref = self._version(scope, graph)
         plan = self._plan(scope, ref)
         ids, clock = self.engine.ids, self.engine.clock
         moment = propose_init(plan, ids.run_id(), input or {}, now=clock.now(), options=self.engine.options)
@@ -137,13 +156,13 @@ class Client(ABC):
                 run=moment.run,
                 events=moment.events,
                 schedule=_first_wake(moment, start_at),
-                start_key=None if key is None else check_name(key, "start key"),
+                start_key=key,
                 input_digest=None if key is None else _digest(moment.run),
             ),
             connection=connection,
         )
         if started.created and connection is None:
-            self.engine.hooks(MomentCommitted(moment=moment, tenant=self.tenant))
+            self.engine.hooks(MomentCommitted(moment=replace(moment, run=started.run), tenant=self.tenant))
             if start_at is None:
                 wake_when_due(moment, self.engine.waker, now=started.now)
         return started.run
@@ -185,6 +204,8 @@ class Client(ABC):
         `RunPoisoned` carries the `RunInfo` of a run that its claim limits halted. `AwaitTimeout` after `timeout`
         seconds.
         """
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise InvalidInput(f"timeout must be a number of seconds or None, got {timeout!r}")
         clock = self.engine.clock
         until = None if timeout is None else clock.monotonic() + timeout
         pause = FIRST_POLL
@@ -194,9 +215,10 @@ class Client(ABC):
                 return info.run
             if info.poisoned_at is not None:
                 raise RunPoisoned(info)
-            if until is not None and clock.monotonic() + pause > until:
+            remaining = float("inf") if until is None else until - clock.monotonic()
+            if remaining <= 0:
                 raise AwaitTimeout(f"run {run_id!r} is still {info.view} at step {info.run.step} after {timeout:g} s")
-            self.engine.pause(pause)
+            self.engine.pause(min(pause, remaining))
             pause = min(pause * 2, SLOWEST_POLL)
 
     def resolve_interrupt(self, run_id: str, interrupt_id: str, answer: Any) -> Run:
@@ -213,12 +235,20 @@ class Client(ABC):
 
         return self._mutate(run_id, decide)
 
-    def cancel_run(self, run_id: str, *, reason: str = "") -> Run:
+    def cancel_run(self, run_id: str, *, reason: str = "", force: bool = False) -> Run:
         """Ends a run as cancelled, whatever it is doing; a vehicle under way loses its claim.
 
-        Cancelling a cancelled run changes nothing; `InactiveRun` when it ended otherwise.
+        Cancelling a cancelled run changes nothing; `InactiveRun` when it ended otherwise. `force` also ends a run that
+        cannot be read (`CorruptRecord`): its document is emptied; its fields stay, and are left out of the result.
         """
-        return self._mutate(run_id, lambda latest, now: cancel(latest, now=now, reason=reason))
+        reason = check_reason(reason)
+        try:
+            return self._mutate(run_id, lambda latest, now: cancel(latest, now=now, reason=reason))
+        except (CorruptRecord, EventConflict, InvalidMutation):
+            if not force:
+                raise
+        commit_id = self.engine.ids.token()
+        return self.storage.runs.force_cancel(self._scope(), run_id, reason=reason, commit_id=commit_id)
 
     def retry_poisoned_run(self, run_id: str) -> Run:
         """Gives a poisoned run fresh counters and an immediate wake; a healthy one is left as it is."""
@@ -230,19 +260,46 @@ class Client(ABC):
         """Claims due runs and drains them in this process, until nothing is due or `limit` runs were drained.
 
         For tests, scripts and emergencies: regardless of registered slots and of tenant. Returns how many it drained.
+        A run that crashes its vehicle does not stop the others; the first such error is raised at the end.
         """
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidInput(f"limit must be a whole number from 1 on or None, got {limit!r}")
         config = self.engine.config
         policy = ClaimPolicy(limit=1, orphan_ttl=self.engine.orphan_ttl, max_claim_attempts=config.max_claim_attempts)
         vehicle = Vehicle(self.engine)
         drained = 0
+        crash: Exception | None = None
         while limit is None or drained < limit:
             batch = self.storage.runs.claim_due(policy)
             for lease in batch.leases:
-                vehicle.drain(lease)
                 drained += 1
+                try:
+                    vehicle.drain(lease)
+                except Exception as error:
+                    crash = crash or error
             if not batch.leases and not batch.poisoned:
                 break
+        if crash is not None:
+            raise crash
         return drained
+
+    def prune(
+        self,
+        *,
+        dry_run: bool = False,
+        graphs: bool = False,
+        go_on: Callable[[PruneCount], bool] = lambda total: True,
+    ) -> PruneCount:
+        """Removes what is past `docket_run_retention` and `docket_event_retention`; of every tenant, or of this one.
+
+        dry_run  counts what would go, and removes nothing
+        graphs   removes graph versions too that are older than the retention of runs, that no run refers to, and that
+                 are not the latest of their graph
+        go_on    is told the total so far after each pass but the last; False ends it
+        """
+        scope = SYSTEM if self.tenant is None else self._scope()
+        policy = retention(self.engine.config, graphs=graphs, dry_run=dry_run)
+        return prune(self.engine, policy, scope=scope, go_on=go_on)
 
     # -- shared ---------------------------------------------------------------------------------------------------
 
@@ -250,6 +307,13 @@ class Client(ABC):
         if self.tenant is None and self.engine.config.tenant_mode == "required":
             raise ConfigError("docket_tenant_mode is 'required': use docket.for_tenant(...)")
         return Scope.of(self.tenant)
+
+    def _version(self, scope: Scope, graph: GraphRef | str) -> GraphRef:
+        if isinstance(graph, GraphRef):
+            return graph
+        if isinstance(graph, str):
+            return self.storage.graphs.fetch_latest(scope, graph).ref
+        raise InvalidInput(f"start_run takes a GraphRef or a graph id, got {type(graph).__name__}: save_graph() first")
 
     def _plan(self, scope: Scope, ref: GraphRef) -> RuntimeGraph:
         plan = self.engine.plans.get(scope, ref)
@@ -305,9 +369,9 @@ def _digest(run: Run) -> str:
 def _statuses(status: RunStatus | str | Sequence[RunStatus | str] | None) -> tuple[RunStatus, ...] | None:
     if status is None:
         return None
-    given = [status] if isinstance(status, str) else list(status)
     try:
+        given = [status] if isinstance(status, str) else list(status)
         return tuple(RunStatus(value) for value in given)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         known = ", ".join(status.value for status in RunStatus)
         raise InvalidInput(f"status must be one of {known}, got {status!r}") from error

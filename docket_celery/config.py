@@ -104,6 +104,12 @@ class Config:
     node_modules: tuple[str, ...] | None = _option(None, _names)
     max_supersteps: int | None = _option(None, _whole(1, optional=True))
     tenant_mode: str = _option("none", _choice("none", "required"))
+    claim_policy: Literal["age", "tenants"] | None = _option(None, _choice(None, "age", "tenants"))
+    """None becomes "tenants" where tenants are required, otherwise "age"."""
+    tenant_cap: int | None = _option(None, _whole(1, optional=True))
+    run_retention: float | None = _option(None, _seconds(1.0, optional=True))
+    event_retention: float | None = _option(None, _seconds(1.0, optional=True))
+    prune_interval: int = _option(300, _whole(1, 7 * 86_400))
     max_value_bytes: int = _option(16 * 1024 * 1024, _whole(1_024, 256 * 1024 * 1024))
     install_beat: bool = _option(True, _choice(True, False))
 
@@ -111,6 +117,7 @@ class Config:
         for option in fields(self):
             key = PREFIX + option.name
             object.__setattr__(self, option.name, option.metadata["check"](key, getattr(self, option.name)))
+        self._settle_claim_policy()
         if self.abandon_backoff_cap < self.abandon_backoff:
             raise ConfigError(
                 f"docket_abandon_backoff_cap ({self.abandon_backoff_cap:g} s) must be at least "
@@ -121,6 +128,19 @@ class Config:
                 f"with docket_lease_renewal off, docket_max_attempt_elapsed ({self.max_attempt_elapsed:g} s) plus "
                 f"a margin of {ATTEMPT_MARGIN:g} s must stay below two thirds of docket_orphan_ttl "
                 f"({self.orphan_ttl:g} s): a healthy lease could be taken for lost"
+            )
+
+    def _settle_claim_policy(self) -> None:
+        if self.claim_policy is None:
+            object.__setattr__(self, "claim_policy", "tenants" if self.tenant_mode == "required" else "age")
+        if self.claim_policy == "age" and self.tenant_mode == "required":
+            raise ConfigError(
+                "docket_claim_policy must be 'tenants' with docket_tenant_mode = 'required', got 'age': one tenant's "
+                "backlog would keep all others waiting"
+            )
+        if self.tenant_cap is not None and self.claim_policy == "age":
+            raise ConfigError(
+                f"docket_tenant_cap ({self.tenant_cap}) needs docket_claim_policy = 'tenants'; it is 'age' here"
             )
 
     @property

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Literal, Protocol
 
 from docket_celery.engine import Engine
+from docket_celery.errors import StoreError
 from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Demand, Lease
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
 
@@ -51,13 +52,15 @@ class Dispatcher:
 
     def hand_on(self) -> ClaimBatch:
         """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
-        return self._dispatch(self._policy(1, "refill"))
+        return self._dispatch(self._single())
 
     def refill(self) -> Lease | None:
         """Claims one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
-        policy = replace(self._policy(1, "refill"), preference=next(self._preferences))
-        leases = self._scan(policy).leases
+        leases = self._scan(self._single()).leases
         return leases[0] if leases else None
+
+    def _single(self) -> ClaimPolicy:
+        return replace(self._policy(1, "refill"), preference=next(self._preferences))
 
     def _policy(self, limit: int, gate: Literal["tick", "nudge", "refill"]) -> ClaimPolicy:
         config = self._engine.config
@@ -67,18 +70,31 @@ class Dispatcher:
             orphan_ttl=self._engine.orphan_ttl,
             max_claim_attempts=config.max_claim_attempts,
             demand=Demand(gate=gate, slots=slots, interval=timedelta(seconds=config.poll_interval)),
+            order=config.claim_policy or "age",
+            fraction=self._engine.jitter.fraction(),
+            tenant_cap=config.tenant_cap,
         )
 
     def _dispatch(self, policy: ClaimPolicy) -> ClaimBatch:
         batch = self._scan(policy)
         if batch.next_wake_at is not None:
             self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
-        launched = self._launch(batch.leases) if batch.leases else 0
-        unlaunched = batch.leases[launched:]
-        if unlaunched:
-            self._engine.storage.runs.release_claims([(lease.run_id, lease.claim_token) for lease in unlaunched])
-            logger.warning("published %d of %d leases; the rest was given back", launched, len(batch.leases))
+        launched = 0
+        try:
+            launched = self._launch(batch.leases) if batch.leases else 0
+        finally:
+            self._give_back(batch.leases[launched:])
         return batch
+
+    def _give_back(self, leases: Sequence[Lease]) -> None:
+        """Releases leases that did not go out. Where even that fails they are handed out again once they expire."""
+        if not leases:
+            return
+        try:
+            self._engine.storage.runs.release_claims([(lease.run_id, lease.claim_token) for lease in leases])
+            logger.warning("%d leases could not be published and were given back", len(leases))
+        except StoreError:
+            logger.warning("%d leases could be neither published nor given back", len(leases), exc_info=True)
 
     def _scan(self, policy: ClaimPolicy) -> ClaimBatch:
         """Claims, and claims again while a scan met nothing but exhausted runs."""

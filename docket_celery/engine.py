@@ -9,7 +9,7 @@ from datetime import timedelta
 from docket_celery.clock import Clock, IdSource, Jitter, RandomIds, RandomJitter, SystemClock
 from docket_celery.compiler.nodes import Resolver
 from docket_celery.config import Config
-from docket_celery.executors import ConcurrentExecutor
+from docket_celery.executors import NodeExecutor
 from docket_celery.lifecycle import NoWaker, Waker
 from docket_celery.programs import Programs
 from docket_celery.renewal import NoRenewal, Renewal, Renewer
@@ -75,7 +75,7 @@ def build(
         resolver=resolver,
         programs=Programs(storage.graphs, resolver, options=options, monotonic=clock.monotonic),
         plans=Programs(storage.graphs, None, options=options, monotonic=clock.monotonic),
-        executor=executor or ConcurrentExecutor(clock.monotonic),
+        executor=executor or NodeExecutor(clock.monotonic),
         renewer=renewer,
         hooks=hooks or Hooks(),
         waker=waker or NoWaker(),

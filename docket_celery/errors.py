@@ -19,6 +19,7 @@
     │   ├── EventConflict         another event already holds that sequence
     │   ├── KeyConflict           the start key belongs to a different start
     │   ├── CorruptRecord         a stored row cannot be decoded by this version
+    │   ├── RowRefused            the database cannot hold a value it was given; trying again changes nothing
     │   ├── StoreUnavailable      the database cannot be reached, or refuses us
     │   └── SchemaMismatch        the database's schema is missing, too old or too new
     ├── PermanentFailure          raised by a node: this attempt failed and another would fail too
@@ -133,6 +134,10 @@ class KeyConflict(StoreError):
 
 class CorruptRecord(StoreError):
     """A stored record cannot be decoded by this version of the package."""
+
+
+class RowRefused(StoreError):
+    """The database cannot hold a value that it was given, now and at every repetition."""
 
 
 class StoreUnavailable(StoreError):

@@ -9,11 +9,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from docket_celery.clock import IdSource
 from docket_celery.run.moment import Continue, Moment
 from docket_celery.storage.contracts.values import (
     CommitProposal,
-    Redeemed,
     Release,
     Retain,
     Schedule,
@@ -35,7 +33,9 @@ class NoWaker:
         return None
 
 
-def proposal(moment: Moment, claim: Redeemed, *, orphan_ttl: timedelta, ids: IdSource) -> CommitProposal:
+def proposal(
+    moment: Moment, *, claim_token: str, inbox_seq: int, orphan_ttl: timedelta, commit_id: str
+) -> CommitProposal:
     """The fenced write of one moment under the claim's private token. Repeating this very value is safe."""
     disposition = moment.disposition
     schedule: Schedule = Retain(ttl=orphan_ttl) if isinstance(disposition, Continue) else Release.from_park(disposition)
@@ -46,9 +46,9 @@ def proposal(moment: Moment, claim: Redeemed, *, orphan_ttl: timedelta, ids: IdS
         checkpoint_type=moment.checkpoint_type,
         schedule=schedule,
         expected_checkpoint_seq=moment.run.checkpoint_seq - 1,
-        claim_token=claim.claim_token,
-        commit_id=ids.token(),
-        inbox_seq=claim.inbox_seq,
+        claim_token=claim_token,
+        commit_id=commit_id,
+        inbox_seq=inbox_seq,
     )
 
 

@@ -7,6 +7,7 @@ itself once the missing code appears.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,9 +18,12 @@ from docket_celery.compiler.nodes import Resolver
 from docket_celery.errors import CorruptRecord, GraphFormatError, InvalidGraph
 from docket_celery.graph.document import Graph
 from docket_celery.program import RuntimeGraph
+from docket_celery.runtime.failures import message_of, type_name
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.storage.contracts.graph_store import GraphStore
 from docket_celery.storage.contracts.values import GraphRef, Scope
+
+logger = logging.getLogger("docket_celery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +76,12 @@ class Programs:
 
     def _load(self, scope: Scope, ref: GraphRef) -> RuntimeGraph | Incompatible:
         try:
-            graph = Graph.from_dict(self._graphs.fetch_graph(scope, ref).document)
-            if graph_hash(graph) != ref.graph_hash:
+            document = self._graphs.fetch_graph(scope, ref).document
+        except CorruptRecord as error:
+            return self._incompatible(str(error))
+        try:
+            graph = Graph.from_dict(document)
+            if (graph.id, graph_hash(graph)) != (ref.graph_id, ref.graph_hash):
                 return self._incompatible(f"the document of graph {ref.graph_id!r} does not hash to {ref.graph_hash}")
             return compile(
                 graph,
@@ -81,8 +89,12 @@ class Programs:
                 default_max_supersteps=self._options.max_supersteps,
                 max_value_bytes=self._options.max_value_bytes,
             )
-        except (CorruptRecord, GraphFormatError, InvalidGraph) as error:
+        except (GraphFormatError, InvalidGraph) as error:
             return self._incompatible(str(error))
+        except Exception as error:
+            # The host's own modules are imported on the way, and may raise anything.
+            logger.exception("graph %s version %s could not be compiled here", ref.graph_id, ref.graph_hash)
+            return self._incompatible(f"compiling failed here with {type_name(error)}: {message_of(error)}")
 
     def _incompatible(self, reason: str) -> Incompatible:
         return Incompatible(reason=reason, until=self._monotonic() + self._forget_after)

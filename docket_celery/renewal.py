@@ -1,7 +1,8 @@
 """Keeps the claims of this process alive while their vehicles work: one batched statement about every TTL/3.
 
 A claim is renewed only up to the deadline of what its vehicle is doing now: when a vehicle hangs, its claim expires
-although this thread is well. Renewal never decides anything; the fence does.
+although this thread is well. Renewal never decides anything; the fence does. A claim that it finds gone is marked, so
+that its vehicle need not start work that could never be committed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from docket_celery.errors import StoreError
+from docket_celery.errors import ClaimLost, StoreError
 from docket_celery.storage.contracts.run_store import RunStore
 
 logger = logging.getLogger("docket_celery")
@@ -21,25 +22,35 @@ logger = logging.getLogger("docket_celery")
 GRACE = 10.0
 """Seconds beyond the deadline of the vehicle's present work during which its claim is still renewed."""
 SOON = 1.0
-"""Seconds after which claims that were locked by somebody else are tried again."""
+"""Seconds after which claims that were left out of a round are tried again."""
+MISSES_BEFORE_ASKING = 2
+"""Rounds that may leave a claim out before it is asked for by itself: its row may only have been locked."""
 
 
 class Held:
-    """One claim being kept. The vehicle moves `until` (monotonic seconds) along with its work."""
+    """One claim being kept. Times are monotonic seconds.
 
-    __slots__ = ("run_id", "token", "until")
+    until       end of what the vehicle is doing now; the vehicle moves it along
+    renewed_at  when the latest renewal that succeeded was sent
+    lost        the claim was found gone; never taken back
+    """
+
+    __slots__ = ("lost", "misses", "renewed_at", "run_id", "token", "until")
 
     def __init__(self, run_id: str, token: str, until: float) -> None:
         self.run_id = run_id
         self.token = token
         self.until = until
+        self.renewed_at = float("-inf")
+        self.misses = 0
+        self.lost = False
 
 
 class Renewer(Protocol):
     """Whoever keeps claims alive."""
 
-    def hold(self, run_id: str, token: str, until: float) -> Held:
-        """Begins to renew a claim, up to `until` plus a fixed grace."""
+    def hold(self, held: Held) -> None:
+        """Begins to renew a claim, up to its `until` plus a fixed grace."""
         ...
 
     def drop(self, held: Held) -> None:
@@ -50,8 +61,8 @@ class Renewer(Protocol):
 class NoRenewal:
     """For hosts whose attempts all end well within the TTL."""
 
-    def hold(self, run_id: str, token: str, until: float) -> Held:
-        return Held(run_id, token, until)
+    def hold(self, held: Held) -> None:
+        return None
 
     def drop(self, held: Held) -> None:
         return None
@@ -73,33 +84,27 @@ class Renewal:
         self._pause = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, run_id: str, token: str, until: float) -> Held:
+    def hold(self, held: Held) -> None:
         if os.getpid() != self._pid:
             self._reset()
-        held = Held(run_id, token, until)
         with self._lock:
+            for earlier in self._held:
+                # Whoever redeems a run takes it from everybody before, in this process as in any other.
+                earlier.lost = earlier.lost or earlier.run_id == held.run_id
             self._held.add(held)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="docket-renewal", daemon=True)
                 self._thread.start()
-        return held
 
     def drop(self, held: Held) -> None:
         with self._lock:
             self._held.discard(held)
 
-    def _work(self) -> None:
-        wait = self._interval
-        while True:
-            self._pause.wait(wait)
-            missed = self._renew()
-            wait = min(SOON, self._interval) if missed else self._interval
-
-    def _renew(self) -> bool:
+    def renew(self) -> bool:
         """One round; whether some claim should be tried again soon."""
         now = self._monotonic()
         with self._lock:
-            due = [held for held in self._held if held.until + GRACE > now]
+            due = [held for held in self._held if not held.lost and held.until + GRACE > now]
         if not due:
             return False
         try:
@@ -107,14 +112,51 @@ class Renewal:
         except StoreError:
             logger.warning("could not renew %d claims; trying again", len(due), exc_info=True)
             return True
-        return len(refreshed) < len(due)
+        missed = [held for held in due if not self._noted(held, held.run_id in refreshed, now)]
+        for held in missed:
+            if held.misses >= MISSES_BEFORE_ASKING:
+                self._ask(held)
+        return any(held.misses and not held.lost for held in missed)
+
+    def _work(self) -> None:
+        wait = self._interval
+        while True:
+            self._pause.wait(wait)
+            try:
+                again = self.renew()
+            except Exception:
+                logger.exception("a round of renewals failed; trying again")
+                again = True
+            wait = min(SOON, self._interval) if again else self._interval
+
+    def _noted(self, held: Held, renewed: bool, sent_at: float) -> bool:
+        if renewed:
+            held.renewed_at, held.misses = sent_at, 0
+        else:
+            held.misses += 1
+        return renewed
+
+    def _ask(self, held: Held) -> None:
+        """Asks for one claim and waits for its row: now it is either renewed or known to be lost."""
+        sent_at = self._monotonic()
+        try:
+            self._runs.refresh_claim(held.run_id, held.token)
+        except ClaimLost:
+            with self._lock:
+                held.lost = held in self._held
+            if held.lost:
+                logger.warning("run %s: the claim was lost while its vehicle was at work", held.run_id)
+        except StoreError:
+            logger.warning("run %s: could not ask for its claim; trying again", held.run_id, exc_info=True)
+        else:
+            self._noted(held, True, sent_at)
 
 
 @contextmanager
-def holding(renewer: Renewer, run_id: str, token: str, until: float) -> Iterator[Held]:
-    """Holds a claim for the length of a block."""
-    held = renewer.hold(run_id, token, until)
+def holding(renewer: Renewer, held: Held) -> Iterator[None]:
+    """Keeps a claim for the length of a block."""
+    renewer.hold(held)
     try:
-        yield held
+        yield
     finally:
         renewer.drop(held)

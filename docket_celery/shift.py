@@ -2,30 +2,36 @@
 
 The broker is not asked for every run. When its lease is drained, the slot claims the next due run itself, until
 nothing is due, its time is up, or its worker wants to stop; if work is still due then, it leaves one lease behind for
-the slot that it frees.
+the slot that it frees. The broker and the database may fail a shift between two runs: the tick goes on for it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
-from docket_celery.outcomes import FenceLost, Outcome
+from docket_celery.errors import StoreError
+from docket_celery.outcomes import FenceLost, Outcome, Unreached
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.vehicle import Vehicle
+
+logger = logging.getLogger("docket_celery")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftReport:
-    """How the first lease ended, and how many further runs the slot took on."""
+    """How the first lease ended, how many further runs the slot took on, and in how many of these it crashed."""
 
     outcome: Outcome
-    refilled: int
+    refilled: int = 0
+    crashed: int = 0
 
     def __str__(self) -> str:
-        return str(self.outcome) + (f" (+{self.refilled} more)" if self.refilled else "")
+        more = f" (+{self.refilled} more)" if self.refilled else ""
+        return f"{self.outcome}{more}" + (f", {self.crashed} crashed" if self.crashed else "")
 
 
 class Shift:
@@ -38,21 +44,57 @@ class Shift:
         self._vehicle = Vehicle(engine, stopping=stopping)
 
     def work(self, lease: Lease) -> ShiftReport:
-        """Drains `lease`, then what else is due. A lease that had nothing to redeem ends the shift at once."""
+        """Drains the lease and goes on while it may. A lease that had nothing to redeem ends the shift at once.
+
+        Raises what the first lease's vehicle raised, so that the task that carried it fails.
+        """
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
-        outcome = self._vehicle.drain(lease)
-        if isinstance(outcome, FenceLost):
-            return ShiftReport(outcome=outcome, refilled=0)
-        refilled = 0
+        try:
+            outcome = self._vehicle.drain(lease)
+        except Exception:
+            self._leave()
+            raise
+        if isinstance(outcome, FenceLost | Unreached):
+            return ShiftReport(outcome=outcome)
+        refilled = crashed = 0
         if self._engine.config.refill == "direct":
             while self._may_go_on(until):
-                following = self._dispatcher.refill()
+                following = self._next()
                 if following is None:
-                    return ShiftReport(outcome=outcome, refilled=refilled)
-                self._vehicle.drain(following)
+                    return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
                 refilled += 1
-        self._dispatcher.hand_on()
-        return ShiftReport(outcome=outcome, refilled=refilled)
+                crashed += not self._carried(following)
+        self._leave()
+        return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
     def _may_go_on(self, until: float) -> bool:
         return self._engine.clock.monotonic() < until and not self._stopping()
+
+    def _next(self) -> Lease | None:
+        """The next due run; None when there is none, or the database cannot be asked."""
+        try:
+            return self._dispatcher.refill()
+        except StoreError:
+            logger.warning("the slot could not claim its next run", exc_info=True)
+            return None
+
+    def _carried(self, lease: Lease) -> bool:
+        """Drains a further lease; False when its vehicle crashed, which must not cost the others their slot."""
+        try:
+            self._vehicle.drain(lease)
+        except Exception:
+            logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)
+            return False
+        return True
+
+    def _leave(self) -> None:
+        """Sees to what is still due: one lease for the slot that is now free, or, when the worker ends, a nudge for
+        whoever is left.
+        """
+        if self._stopping():
+            self._engine.waker.wake()
+            return
+        try:
+            self._dispatcher.hand_on()
+        except StoreError:
+            logger.warning("the slot could not hand on", exc_info=True)

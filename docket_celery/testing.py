@@ -38,9 +38,10 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._elapsed.total_seconds()
 
-    def advance(self, by: timedelta | float) -> None:
-        """Moves time on, by a timedelta or by seconds."""
+    def advance(self, by: timedelta | float) -> datetime:
+        """Moves time on, by a timedelta or by seconds, and returns the new instant."""
         self._elapsed += by if isinstance(by, timedelta) else timedelta(seconds=by)
+        return self.now()
 
 
 class SequentialIds:

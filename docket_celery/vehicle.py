@@ -9,83 +9,47 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from datetime import datetime
+from typing import Final
 
+from docket_celery.claimed_work import ClaimedWork
+from docket_celery.drain import Drain
+from docket_celery.drain_report import report_crash, report_end
 from docket_celery.engine import Engine
 from docket_celery.errors import (
     ClaimInvariant,
     CorruptRecord,
+    EventConflict,
     InvalidCommit,
     NotFound,
+    RowRefused,
     StaleFence,
+    StoreError,
     StoreUnavailable,
+    ValueRefused,
 )
+from docket_celery.handbacks import HandBacks
 from docket_celery.lifecycle import proposal, wake_when_due
-from docket_celery.outcomes import (
-    Abandoned,
-    Deferred,
-    Discarded,
-    FenceLost,
-    HostIncompatible,
-    Outcome,
-    Parked,
-    Released,
-)
+from docket_celery.outcomes import Boundary, FenceLost, Outcome, Parked, Released, Unreached
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
-from docket_celery.renewal import Held, holding
-from docket_celery.run.document import Run
+from docket_celery.renewal import holding
+from docket_celery.run.document import Failure, Run, RunStatus
 from docket_celery.run.moment import Continue, Moment
-from docket_celery.runtime.loop import propose_advance
-from docket_celery.runtime.plan import NotDue
-from docket_celery.storage.contracts.values import (
-    AbandonPolicy,
-    Backoff,
-    Committed,
-    GraphRef,
-    Lease,
-    Redeemed,
-)
-from docket_celery.telemetry.hook import DrainFinished, LeaseRefused, MomentCommitted
+from docket_celery.runtime.failures import message_of, type_name
+from docket_celery.runtime.loop import Withheld, propose_advance, propose_failure
+from docket_celery.runtime.plan import Blocked, Ended, NotDue
+from docket_celery.storage.contracts.values import GraphRef, Lease
+from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
 
 logger = logging.getLogger("docket_celery")
 
-T = TypeVar("T")
-
-LOAD_LIMIT = 30.0
+LOAD_LIMIT: Final = 30.0
 """Seconds that loading and compiling may take while the claim is renewed for it."""
-COMMIT_LIMIT = 30.0
+COMMIT_LIMIT: Final = 30.0
 """Seconds that a commit may take while the claim is renewed for it."""
-FIRST_PAUSE = 0.05
-"""Seconds before a store call that could not reach the database is repeated; doubles up to one second."""
-
-
-@dataclass(slots=True)
-class Drain:
-    """The state of one drain: the claim, the database clock as last heard, and what has been done so far."""
-
-    lease: Lease
-    claim: Redeemed
-    monotonic: Callable[[], float]
-    held: Held
-    heard_now: datetime
-    heard_at: float
-    started: float
-    committed: int = 0
-
-    def now(self) -> datetime:
-        """The database clock: the latest reading plus the time that has passed here since."""
-        return self.heard_now + timedelta(seconds=self.monotonic() - self.heard_at)
-
-    def hear(self, now: datetime) -> None:
-        """Takes a fresh reading of the database clock."""
-        self.heard_now, self.heard_at = now, self.monotonic()
-
-    def claim_expires_at(self, ttl: timedelta) -> float:
-        """Monotonic seconds at which the claim, last known as refreshed at `claimed_at`, may be stolen."""
-        return self.heard_at + (self.claim.claimed_at + ttl - self.heard_now).total_seconds()
+UNSTORABLE: Final = (RowRefused, ValueError, RecursionError)
+"""What a store raises for a state that no repetition of the step would make storable."""
 
 
 class Vehicle:
@@ -94,134 +58,150 @@ class Vehicle:
     def __init__(self, engine: Engine, *, stopping: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
         self._stopping = stopping
+        self._hand_backs = HandBacks(engine)
 
     def drain(self, lease: Lease) -> Outcome:
-        """Drives the lease's run to its next stop and says how it ended."""
-        began = self._engine.clock.monotonic()
-        token = self._engine.ids.token()
+        """Drives the lease's run to its next stop and says how it ended.
+
+        Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
+        or exit that ends the process passes through as well, once the claim is given back.
+        """
+        engine = self._engine
+        drain = Drain(lease=lease, token=engine.ids.token(), monotonic=engine.clock.monotonic, pause=engine.pause)
         try:
-            claim = self._engine.storage.runs.redeem_claim(lease, token=token)
+            outcome = self._redeem(drain)
+        except StoreUnavailable as error:
+            outcome = Unreached(reason=message_of(error))
+        except Exception as error:
+            report_crash(engine.hooks, drain, error)
+            raise
+        except BaseException as stop:
+            report_end(engine.hooks, drain, self._stopped(drain, stop))
+            raise
+        report_end(engine.hooks, drain, outcome)
+        return outcome
+
+    def _redeem(self, drain: Drain) -> Outcome:
+        lease, runs = drain.lease, self._engine.storage.runs
+        try:
+            claim = drain.within_claim(lambda: runs.redeem_claim(lease, token=drain.token))
         except StaleFence as refusal:
             self._engine.hooks(LeaseRefused(run_id=lease.run_id, reason=str(refusal)))
             return FenceLost()
         except CorruptRecord as error:
-            return self._abandon(lease, token, lease.checkpoint_seq, str(error))
-        with holding(self._engine.renewer, lease.run_id, claim.claim_token, began + LOAD_LIMIT) as held:
-            drain = Drain(
-                lease=lease,
-                claim=claim,
-                monotonic=self._engine.clock.monotonic,
-                held=held,
-                heard_now=claim.now,
-                heard_at=self._engine.clock.monotonic(),
-                started=began,
-            )
-            outcome = self._drive(drain)
-        self._report(drain, outcome)
-        return outcome
+            return self._hand_backs.abandon(drain, message_of(error))
+        drain.redeemed(claim)
+        drain.busy_for(LOAD_LIMIT)
+        with holding(self._engine.renewer, drain.held):
+            return self._load(drain, claim.run)
 
-    def _drive(self, drain: Drain) -> Outcome:
-        lease, run = drain.lease, drain.claim.run
-        if run.status.value != "running":
+    def _load(self, drain: Drain, run: Run) -> Outcome:
+        if run.status is not RunStatus.RUNNING:
             raise ClaimInvariant(f"claimed run {run.id!r} is {run.status.value}", checkpoint_seq=run.checkpoint_seq)
+        ref = GraphRef(graph_id=run.graph_id, graph_hash=run.graph_hash)
         try:
-            program = self._engine.programs.get(
-                lease.scope, GraphRef(graph_id=lease.graph_id, graph_hash=lease.graph_hash)
-            )
+            program = self._engine.programs.get(drain.lease.scope, ref)
         except NotFound as error:
-            raise ClaimInvariant(
-                f"graph {lease.graph_id}@{lease.graph_hash} of claimed run {run.id!r} is missing"
-            ) from error
-        except StoreUnavailable as error:
-            return self._release(drain, str(error))
+            missing = f"graph {ref.graph_id!r} version {ref.graph_hash} of claimed run {run.id!r} is missing"
+            raise ClaimInvariant(missing) from error
+        except StoreError as error:
+            return self._hand_backs.release(drain, message_of(error))
         if isinstance(program, Incompatible):
-            return self._abandon(lease, drain.claim.claim_token, run.checkpoint_seq, program.reason)
-        too_long = self._beyond_host(program)
-        if too_long is not None:
-            return self._push_back(drain, too_long)
+            return self._hand_backs.abandon(drain, program.reason)
+        beyond = self._beyond_host(program)
+        if beyond is not None:
+            return self._hand_backs.push_back(drain, beyond)
         return self._advance(drain, program, run)
 
     def _advance(self, drain: Drain, program: RuntimeGraph, run: Run) -> Outcome:
-        floor: datetime | None = drain.claim.claimed_at
+        engine = self._engine
+        work = ClaimedWork(engine.executor, drain, renewed=engine.config.lease_renewal, stopping=self._stopping)
+        floor: datetime | None = drain.claimed_at
+        drain.start()
         while True:
-            drain.held.until = drain.monotonic() + self._work_limit(program, run)
             proposed = propose_advance(
                 program,
                 run,
-                executor=self._engine.executor,
+                executor=work,
                 now=drain.now,
-                fraction=self._engine.jitter.fraction,
-                options=self._engine.options,
+                fraction=engine.jitter.fraction,
+                options=engine.options,
                 resume_floor=floor,
             )
             if isinstance(proposed, NotDue):
-                return self._defer(drain, run, proposed.resume_at)
-            if not isinstance(proposed, Moment):
-                raise ClaimInvariant(f"claimed run {run.id!r} has nothing to execute: {proposed}")
-            moment, budget = self._within_budget(drain, proposed)
+                return self._hand_backs.defer(drain, proposed.resume_at)
+            if isinstance(proposed, Withheld):
+                return self._withheld(drain)
+            if isinstance(proposed, Blocked):
+                blocked = f"claimed run {run.id!r} is blocked on open interrupts {list(proposed.interrupt_ids)}"
+                raise ClaimInvariant(blocked, interrupt_ids=proposed.interrupt_ids)
+            if isinstance(proposed, Ended):
+                raise ClaimInvariant(f"claimed run {run.id!r} has already ended as {run.status.value}")
+            moment, boundary = self._within_budget(drain, proposed)
             try:
-                self._commit(drain, moment)
+                committed = self._commit(drain, run, moment)
             except StaleFence as refusal:
-                self._engine.storage.runs.release_claim(run.id, drain.claim.claim_token)
-                return Discarded(reason=str(refusal))
-            except (InvalidCommit, NotFound) as error:
+                return self._hand_backs.discard(drain, str(refusal))
+            except (InvalidCommit, NotFound, EventConflict) as error:
                 raise ClaimInvariant(f"the commit of claimed run {run.id!r} was rejected: {error}") from error
-            self._engine.hooks(MomentCommitted(moment=moment, tenant=drain.lease.tenant))
-            if not isinstance(moment.disposition, Continue):
-                if moment.disposition.kind == "at":
-                    wake_when_due(moment, self._engine.waker, now=drain.now())
-                return Parked(kind=moment.disposition.kind, budget=budget)
-            run, floor = moment.run, None
+            engine.hooks(MomentCommitted(moment=committed, tenant=drain.lease.tenant))
+            if not isinstance(committed.disposition, Continue):
+                if committed.disposition.kind == "at":
+                    wake_when_due(committed, engine.waker, now=drain.now())
+                return Parked(park=committed.disposition.kind, boundary=boundary if committed is moment else None)
+            run, floor = committed.run, None
 
-    def _commit(self, drain: Drain, moment: Moment) -> None:
-        drain.held.until = drain.monotonic() + COMMIT_LIMIT
-        write = proposal(moment, drain.claim, orphan_ttl=drain.lease.orphan_ttl, ids=self._engine.ids)
-        done = self._persist(drain, lambda: self._engine.storage.runs.commit(drain.lease.scope, write))
-        drain.hear(done.now)
-        drain.committed += 1
-        if done.claimed_at is not None:
-            drain.claim = replace(drain.claim, claimed_at=done.claimed_at)
+    def _commit(self, drain: Drain, run: Run, moment: Moment) -> Moment:
+        """Commits `moment`; or, when its state cannot be stored at all, the failure of `run` for that reason."""
+        try:
+            self._write(drain, moment)
+        except UNSTORABLE as error:
+            logger.warning("run %s fails, since its next state cannot be stored: %s", run.id, message_of(error))
+            failed = propose_failure(run, _not_storable(error), at=drain.now())
+            self._write(drain, failed)
+            return failed
+        return moment
 
-    def _persist(self, drain: Drain, write: Callable[[], Committed]) -> Committed:
-        """Repeats a write that could not reach the database, for as long as the claim has time left."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return write()
-            except StoreUnavailable:
-                if drain.monotonic() + pause >= drain.claim_expires_at(drain.lease.orphan_ttl):
-                    raise
-                logger.warning(
-                    "run %s: commit could not reach the database; again in %.2f s", drain.lease.run_id, pause
-                )
-            self._engine.pause(pause)
-            pause = min(pause * 2, 1.0)
+    def _write(self, drain: Drain, moment: Moment) -> None:
+        drain.busy_for(COMMIT_LIMIT)
+        lease, runs = drain.lease, self._engine.storage.runs
+        write = proposal(
+            moment,
+            claim_token=drain.token,
+            inbox_seq=drain.inbox_seq,
+            orphan_ttl=lease.orphan_ttl,
+            commit_id=self._engine.ids.token(),
+        )
+        done = drain.within_claim(lambda: runs.commit(lease.scope, write))
+        drain.moved(done, moment.run.checkpoint_seq)
 
-    def _within_budget(
-        self, drain: Drain, moment: Moment
-    ) -> tuple[Moment, Literal["max_moments", "max_elapsed", "both", "stopping"] | None]:
+    def _within_budget(self, drain: Drain, moment: Moment) -> tuple[Moment, Boundary | None]:
         """A continuing moment at the boundary narrows to an immediate park; any other disposition stands."""
-        if not isinstance(moment.disposition, Continue):
-            return moment, None
         config = self._engine.config
         by_count = config.drain_max_moments is not None and drain.committed + 1 >= config.drain_max_moments
-        elapsed = drain.monotonic() - drain.started
-        by_time = config.drain_max_elapsed is not None and elapsed >= config.drain_max_elapsed
+        by_time = config.drain_max_elapsed is not None and drain.elapsed >= config.drain_max_elapsed
+        boundary: Boundary
+        if not isinstance(moment.disposition, Continue):
+            return moment, None
         if by_count and by_time:
-            return moment.yielded("drain_budget"), "both"
-        if by_count:
-            return moment.yielded("drain_budget"), "max_moments"
-        if by_time:
-            return moment.yielded("drain_budget"), "max_elapsed"
-        if self._stopping():
-            return moment.yielded("stopping"), "stopping"
-        return moment, None
+            boundary = "both"
+        elif by_count:
+            boundary = "max_moments"
+        elif by_time:
+            boundary = "max_elapsed"
+        elif self._stopping():
+            boundary = "stopping"
+        else:
+            return moment, None
+        return moment.yielded("stopping" if boundary == "stopping" else "drain_budget"), boundary
 
-    def _work_limit(self, program: RuntimeGraph, run: Run) -> float:
-        """Seconds the open superstep may take when its attempts run one after the other."""
-        default = self._engine.config.max_attempt_elapsed
-        limits = [program.nodes[task.node].timeout or default for task in run.tasks if task.state != "finished"]
-        return sum(limits) + COMMIT_LIMIT
+    def _withheld(self, drain: Drain) -> Outcome:
+        """No node was allowed to begin, and nothing was executed."""
+        if drain.held.lost:
+            return self._hand_backs.discard(drain, "the claim was lost while it was renewed")
+        if self._stopping():
+            return self._hand_backs.release(drain, "the worker is stopping", at_once=True)
+        return self._hand_backs.release(drain, "the claim's time does not allow the next node", at_once=True)
 
     def _beyond_host(self, program: RuntimeGraph) -> str | None:
         allowed = self._engine.config.max_attempt_elapsed
@@ -230,67 +210,21 @@ class Vehicle:
                 return f"node {node.id!r} may take {node.timeout:g} s; docket_max_attempt_elapsed is {allowed:g} s here"
         return None
 
-    def _abandon(self, lease: Lease, token: str, checkpoint_seq: int, reason: str) -> Outcome:
-        base = self._engine.config.abandon_backoff
-        delay = base + base * self._engine.jitter.fraction()
-        policy = self._hand_back(checkpoint_seq, timedelta(seconds=delay), reason)
-        disposition = self._engine.storage.runs.abandon_claim(lease.run_id, token, policy)
-        logger.warning("run %s was handed back (%s): %s", lease.run_id, disposition, reason)
-        return Abandoned(disposition=disposition, reason=reason)
-
-    def _push_back(self, drain: Drain, reason: str) -> Outcome:
-        config = self._engine.config
-        base, cap = timedelta(seconds=config.abandon_backoff), timedelta(seconds=config.abandon_backoff_cap)
-        policy = self._hand_back(drain.claim.run.checkpoint_seq, base, reason)
-        policy = replace(policy, poisoning=False, backoff=Backoff(base=base, cap=cap))
-        token = drain.claim.claim_token
-        if self._engine.storage.runs.abandon_claim(drain.lease.run_id, token, policy) == "stale":
-            return FenceLost()
-        return HostIncompatible(reason=reason)
-
-    def _defer(self, drain: Drain, run: Run, resume_at: datetime) -> Outcome:
-        delay = max(resume_at - drain.now(), timedelta(0))
-        policy = self._hand_back(run.checkpoint_seq, delay, f"nothing is due before {resume_at.isoformat()}")
-        return Deferred(disposition=self._engine.storage.runs.abandon_claim(run.id, drain.claim.claim_token, policy))
-
-    def _hand_back(self, checkpoint_seq: int, delay: timedelta, reason: str) -> AbandonPolicy:
-        return AbandonPolicy(
-            expected_checkpoint_seq=checkpoint_seq,
-            delay=delay,
-            max_claim_abandons=self._engine.config.max_claim_abandons,
-            reason=reason,
-        )
-
-    def _release(self, drain: Drain, reason: str) -> Outcome:
-        delay = timedelta(seconds=1.0 + self._engine.jitter.fraction())
-        self._engine.storage.runs.release_claim(
-            drain.lease.run_id, drain.claim.claim_token, uncounted=True, delay=delay
-        )
+    def _stopped(self, drain: Drain, stop: BaseException) -> Outcome:
+        """The process is being ended. One try to give the claim back; counted only for an interrupt out of the blue,
+        which a node may have raised itself and would raise for ever.
+        """
+        reason = f"stopped by {type_name(stop)}"
+        counted = isinstance(stop, KeyboardInterrupt) and not self._stopping()
+        try:
+            self._engine.storage.runs.release_claim(drain.lease.run_id, drain.token, uncounted=not counted)
+        except StoreError as error:
+            return Unreached(reason=f"{reason}; {message_of(error)}")
         return Released(reason=reason)
 
-    def _report(self, drain: Drain, outcome: Outcome) -> None:
-        """One fact and one log line per drain."""
-        elapsed = max(drain.monotonic() - drain.started, 0.0)
-        held = max((drain.now() - drain.lease.claimed_at).total_seconds(), 0.0)
-        lease = drain.lease
-        self._engine.hooks(
-            DrainFinished(
-                run_id=lease.run_id,
-                graph_id=lease.graph_id,
-                claim_attempt=drain.claim.claim_attempt,
-                outcome=str(outcome),
-                committed_moments=drain.committed,
-                elapsed=elapsed,
-                claim_held=held,
-                budget=outcome.budget if isinstance(outcome, Parked) else None,
-            )
-        )
-        logger.info(
-            "run=%s graph=%s attempt=%d moments=%d elapsed=%.3f outcome=%s",
-            lease.run_id,
-            lease.graph_id,
-            drain.claim.claim_attempt,
-            drain.committed,
-            elapsed,
-            outcome,
-        )
+
+def _not_storable(error: BaseException) -> Failure:
+    """The failure of a run whose next state the store refuses for good."""
+    if isinstance(error, ValueRefused):
+        return Failure(code=error.code, message=message_of(error), details={"path": error.path})
+    return Failure(code="not_storable", message=message_of(error), error_type=type_name(error))

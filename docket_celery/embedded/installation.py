@@ -57,6 +57,14 @@ class Installation:
         copy = publish(package, reachable_temporary(nobody()) / f"docket-postgres-{version}")
         return cls(tree=copy / "pginstall", user=nobody())
 
+    @classmethod
+    def at(cls, tree: Path) -> Installation:
+        """Another tree, with `bin` and `lib` in it. The server's user must be able to reach it; it is never copied."""
+        there = cls(tree=tree, user=nobody() if os.geteuid() == 0 else None)
+        if not there.runs():
+            raise StartFailed(f"the PostgreSQL in {tree} does not run{'' if there.user is None else ' as nobody'}")
+        return there
+
     @property
     def identity(self) -> dict[str, Any]:
         """The keywords that make `subprocess` run something as the server's user."""
@@ -70,7 +78,7 @@ class Installation:
         command = [os.fspath(self.binary("initdb")), "--version"]
         try:
             done = subprocess.run(command, capture_output=True, cwd="/", timeout=30, **self.identity)
-        except PermissionError:
+        except (PermissionError, FileNotFoundError):
             return False
         return done.returncode == 0
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+from urllib.parse import quote
 
 from docket_celery.embedded.installation import Home, Installation
 from docket_celery.embedded.process import Child, StartFailed, free_port
@@ -45,14 +46,21 @@ class EmbeddedPostgres:
         self._child = self._launch()
 
     @classmethod
-    def start(cls, directory: str | Path, *, settings: Mapping[str, str] | None = None) -> EmbeddedPostgres:
+    def start(
+        cls,
+        directory: str | Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        installation: Installation | None = None,
+    ) -> EmbeddedPostgres:
         """Returns once the server accepts connections.
 
         `directory` holds data and log and is made when missing; data found there is used again. When the server's user
         cannot reach it (a root-only directory), the data lives in a temporary one that `stop` removes. `settings` are
-        PostgreSQL's own, such as `{"fsync": "off"}`. Raises `StartFailed`.
+        PostgreSQL's own, such as `{"fsync": "off"}`. `installation` is another one than the package's. Raises
+        `StartFailed`.
         """
-        installation = Installation.find()
+        installation = installation or Installation.find()
         place = Path(directory).resolve()
         home = installation.home(place / "postgres")
         try:
@@ -72,14 +80,19 @@ class EmbeddedPostgres:
         return self._child.alive
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://{_SUPERUSER}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{_SUPERUSER}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def create_database(self, name: str, template: str | None = None) -> str:
         """Creates a database, as a copy of `template` when given, and returns its URL."""
         copied = [] if template is None else ["--template", template]
-        address = ["--host", "127.0.0.1", "--port", str(self.port), "--username", _SUPERUSER]
-        _run(self._installation, ["createdb", *address, "--no-password", *copied, name])
+        self.tool("createdb", "--maintenance-db", self.url(), *copied, name)
         return self.url(name)
+
+    def tool(self, name: str, *arguments: str, stdin: str = "") -> str:
+        """Runs one of PostgreSQL's own programs, such as psql, to its end and returns its output. `StartFailed`, with
+        the output, when it fails. Programs take a database's URL as their last argument.
+        """
+        return _run(self._installation, [name, *arguments], stdin)
 
     def restart(self) -> None:
         """The same data on the same port, after an orderly stop."""
@@ -121,11 +134,11 @@ def _initialise(installation: Installation, data: Path) -> None:
     _run(installation, ["initdb", "--pgdata", os.fspath(data), *options])
 
 
-def _run(installation: Installation, command: Sequence[str]) -> None:
+def _run(installation: Installation, command: Sequence[str], stdin: str = "") -> str:
     """Runs one of PostgreSQL's tools to its end, as the server's user."""
     done = subprocess.run(
         [os.fspath(installation.binary(command[0])), *command[1:]],
-        stdin=subprocess.DEVNULL,
+        input=stdin.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=_environment(),
@@ -133,8 +146,10 @@ def _run(installation: Installation, command: Sequence[str]) -> None:
         timeout=_START_LIMIT,
         **installation.identity,
     )
+    output: str = done.stdout.decode(errors="replace")
     if done.returncode != 0:
-        raise StartFailed(f"{command[0]} ended with status {done.returncode}:\n{done.stdout.decode(errors='replace')}")
+        raise StartFailed(f"{command[0]} ended with status {done.returncode}:\n{output}")
+    return output
 
 
 def _environment() -> dict[str, str]:

@@ -17,6 +17,7 @@ from docket_celery.errors import GraphFormatError
 from docket_celery.graph import serializer
 from docket_celery.graph.elements import NO_RETRY, UNSET, ConstantInput, Edge, Field, FieldInput, Node, Retry
 from docket_celery.graph.functions import CONTEXT_PARAMETER, check_parameter, name_for, parameters_of
+from docket_celery.graph.picture import mermaid
 from docket_celery.graph.plain import plain_copy
 from docket_celery.graph.schemas import json_schema_of
 
@@ -140,6 +141,10 @@ class Graph:
     def from_dict(cls, document: Mapping[str, Any]) -> Graph:
         """Reads what `to_dict` wrote. Strict: `GraphFormatError` names the path of what does not fit."""
         return cls(**serializer.read(document))
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart: guards on the edges, barriers as joins."""
+        return mermaid(self)
 
     def _with_field(self, name: str, type_or_schema: Any, reducer: str, default: Any, *, is_input: bool) -> Graph:
         _check_text(name, "a field's name")

@@ -52,6 +52,10 @@ def encode_state(run: Run) -> str:
     return encode(document)
 
 
+EMPTY_STATE: Final = encode({"v": _VERSION})
+"""The document of a run with nothing left open."""
+
+
 def decode_state(text: str) -> RunState:
     """Reads what `encode_state` wrote, or raises `CorruptRecord`."""
     record = _Record.of_document(text)

@@ -98,16 +98,18 @@ class RunCursor:
         """Reads what `encode` wrote; anything else raises `InvalidInput`."""
         try:
             micros, run_id = json.loads(base64.urlsafe_b64decode(text.encode("ascii")))
+            if not isinstance(run_id, str) or "\x00" in run_id.encode().decode():
+                raise ValueError("not the id of a run")
             seconds, micro = divmod(micros, 1_000_000)
             started_at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro)
-        except (ValueError, TypeError, OverflowError, OSError, binascii.Error) as error:
-            raise InvalidInput(f"cursor {text!r} is not one that a page returned") from error
-        if not isinstance(run_id, str):
-            raise InvalidInput(f"cursor {text!r} is not one that a page returned")
+        except _NOT_OURS as error:
+            raise InvalidInput(f"cursor {text!r:.100} is not one that a page returned") from error
         return cls(started_at=started_at, run_id=run_id)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_OURS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError, OSError, binascii.Error)
+"""What decoding text raises that is no cursor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +133,8 @@ class EventPage:
     oldest_available: int | None
     latest_available: int | None
     latest_committed: int
+
+    @property
+    def pruned(self) -> int:
+        """How many events, from the first on, existed and were removed since."""
+        return self.latest_committed if self.oldest_available is None else self.oldest_available - 1

@@ -11,14 +11,24 @@ from docket_celery.program import RuntimeNode
 from docket_celery.runtime.node import NodeContext
 
 
+def always(timeout: float | None) -> bool:
+    """Lets every attempt begin."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One execution to carry out: the node, arguments that belong to it alone, its context, its limit in seconds."""
+    """One execution to carry out: the node, arguments that belong to it alone, its context, its limit in seconds.
+
+    `may_begin` is asked with the limit, at the last instant before the node is called and in the thread that calls it;
+    when it says no, the attempt has not happened.
+    """
 
     node: RuntimeNode
     arguments: Mapping[str, Any]
     context: NodeContext
     timeout: float | None = None
+    may_begin: Callable[[float | None], bool] = always
 
     def started(self, monotonic: Callable[[], float]) -> Attempt:
         """This attempt with its deadline set from now: waiting for a free thread is not the node's time."""
@@ -41,7 +51,12 @@ class Raised:
     timed_out: bool = False
 
 
-AttemptResult: TypeAlias = Returned | Raised
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotBegun:
+    """The node was not called; the same attempt is still due."""
+
+
+AttemptResult: TypeAlias = Returned | Raised | NotBegun
 
 
 class Executor(Protocol):
@@ -65,25 +80,41 @@ class InlineExecutor:
         return [self._run(attempt.started(self._monotonic)) for attempt in attempts]
 
     def _run(self, attempt: Attempt) -> AttemptResult:
-        result = call(attempt)
-        deadline = attempt.context.deadline
-        return timed_out(attempt) if deadline is not None and self._monotonic() >= deadline else result
+        return in_time(attempt, call(attempt), self._monotonic)
 
 
-def call(attempt: Attempt) -> AttemptResult:
-    """Calls one node in this thread and keeps whatever it raises as a result; only `KeyboardInterrupt` passes."""
+def is_keyboard_interrupt(error: BaseException) -> bool:
+    """What passes through a node in a process of the user's own: somebody at the keyboard wants it to end."""
+    return isinstance(error, KeyboardInterrupt)
+
+
+def call(attempt: Attempt, *, passes: Callable[[BaseException], bool] = is_keyboard_interrupt) -> AttemptResult:
+    """Calls one node in this thread and keeps whatever it raises as a result, but for what `passes` lets through."""
+    if not attempt.may_begin(attempt.timeout):
+        return NotBegun()
     node = attempt.node
     assert node.call is not None, f"node {node.id!r} was compiled without its code"
-    arguments = {**attempt.arguments, "ctx": attempt.context} if node.wants_context else attempt.arguments
     try:
-        value = node.call(**arguments)
+        value = node.call(**arguments_of(attempt))
         if node.is_async:
             value = asyncio.run(value)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if passes(error):
+            raise
         return Raised(error=error)
     return Returned(value=value)
+
+
+def arguments_of(attempt: Attempt) -> Mapping[str, Any]:
+    """The keyword arguments of the call: the bound ones, and the context where the node declares it."""
+    return {**attempt.arguments, "ctx": attempt.context} if attempt.node.wants_context else attempt.arguments
+
+
+def in_time(attempt: Attempt, result: AttemptResult, monotonic: Callable[[], float]) -> AttemptResult:
+    """The result, or a timeout in its place when the deadline has passed by now: what a late node did is void."""
+    deadline = attempt.context.deadline
+    late = deadline is not None and monotonic() >= deadline
+    return timed_out(attempt) if late and not isinstance(result, NotBegun) else result
 
 
 def timed_out(attempt: Attempt) -> Raised:

@@ -13,14 +13,20 @@ from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, R
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import Change, CheckpointType, Continue, Disposition, Moment, Park, Replaced
 from docket_celery.runtime.barrier import Fired, fire, fold, start_targets, unsatisfied
-from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, Raised
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, NotBegun, Raised
 from docket_celery.runtime.inputs import bind
 from docket_celery.runtime.node import NodeContext
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.runtime.plan import Blocked, Ended, NotDue, Proceed, plan
 from docket_celery.runtime.superstep import TaskOutcome, accept, judge
 
-Advance: TypeAlias = Moment | NotDue | Blocked | Ended
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """There is work, and the executor was allowed to begin none of it."""
+
+
+Advance: TypeAlias = Moment | NotDue | Blocked | Ended | Withheld
 
 
 @dataclass(slots=True)
@@ -114,13 +120,15 @@ def propose_advance(
     if not isinstance(planned, Proceed):
         return planned
     results = _execute(program, run, planned.ready, executor, options)
+    executed = [
+        (task, result) for task, result in zip(planned.ready, results, strict=True) if not isinstance(result, NotBegun)
+    ]
+    if planned.ready and not executed and planned.tasks == run.tasks:
+        return Withheld()
     at = now()
     draft = Draft(run=run, at=at)
     _report_timers(draft, planned.tasks)
-    outcomes = [
-        judge(program, task, result, now=at, fraction=fraction, options=options)
-        for task, result in zip(planned.ready, results, strict=True)
-    ]
+    outcomes = [judge(program, task, result, now=at, fraction=fraction, options=options) for task, result in executed]
     for outcome in outcomes:
         _report(draft, outcome)
     fatal = next((outcome.failure for outcome in outcomes if outcome.is_fatal), None)
@@ -131,6 +139,13 @@ def propose_advance(
     if all(task.state == "finished" for task in tasks):
         return _close(program, draft, tasks, options)
     return _pause(draft, tasks, tuple(outcome.interrupt for outcome in outcomes if outcome.interrupt is not None))
+
+
+def propose_failure(run: Run, failure: Failure, *, at: datetime) -> Moment:
+    """The run failed for a reason that no node reported; nothing of its open superstep is kept."""
+    draft = Draft(run=run, at=at)
+    draft.fail(failure)
+    return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
 
 
 def _initial_fields(program: RuntimeGraph, input: Mapping[str, Any], options: RuntimeOptions) -> dict[str, JsonValue]:
@@ -219,9 +234,14 @@ def _merged(tasks: tuple[Task, ...], outcomes: list[TaskOutcome]) -> tuple[Task,
 
 
 def _pause(draft: Draft, tasks: tuple[Task, ...], opened: tuple[OpenInterrupt, ...]) -> Moment:
-    """Some tasks are not finished yet: keep what the others returned, and park for the first thing to come."""
+    """Some tasks are not finished yet: keep what the others returned, and park for the first thing to come.
+
+    A task that is still ready was not begun; it is due at once, so the run goes on.
+    """
     interrupts = (*draft.run.interrupts, *opened)
     draft.run = replace(draft.run, tasks=tasks, interrupts=interrupts)
+    if any(task.state == "ready" for task in tasks):
+        return draft.moment(CheckpointType.TASKS_PROGRESSED, Continue())
     due = draft.run.next_due
     if due is None:
         draft.run = replace(draft.run, status=RunStatus.WAITING)

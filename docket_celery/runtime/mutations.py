@@ -12,6 +12,7 @@ from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import OpenInterrupt, Run, RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType, Moment, Park
+from docket_celery.runtime.failures import LONGEST_MESSAGE, printable
 from docket_celery.runtime.loop import TERMINAL, Draft
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.runtime.superstep import accept
@@ -58,15 +59,26 @@ def resolve_interrupt(
 
 
 def cancel(run: Run, *, now: datetime, reason: str = "") -> Moment | None:
-    """The run cancelled with nothing left open; None when it already is. `InactiveRun` if it ended otherwise."""
+    """The run cancelled with nothing left open; None when it already is. `InactiveRun` if it ended otherwise.
+
+    `InvalidInput` for a reason that is no text, or too long to be kept.
+    """
+    kept = check_reason(reason)
     if run.status is RunStatus.CANCELLED:
         return None
     if run.status.is_terminal:
         raise InactiveRun(f"run {run.id!r} is {run.status.value} and cannot be cancelled")
     draft = Draft(run=run, at=now)
     draft.end(RunStatus.CANCELLED)
-    draft.emit(EventType.RUN_CANCELLED, **({"reason": reason} if reason else {}))
+    draft.emit(EventType.RUN_CANCELLED, **({"reason": kept} if kept else {}))
     return draft.moment(CheckpointType.RUN_CANCELLED, TERMINAL)
+
+
+def check_reason(reason: object) -> str:
+    """A reason as events keep it: readable text. `InvalidInput` for anything else, or more than is kept."""
+    if not isinstance(reason, str) or len(reason) > LONGEST_MESSAGE:
+        raise InvalidInput(f"reason must be text of at most {LONGEST_MESSAGE} characters, got {reason!r:.100}")
+    return printable(reason)
 
 
 def _answer(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, options: RuntimeOptions) -> Any:

@@ -15,7 +15,7 @@ from docket_celery.graph.schemas import json_schema_of
 from docket_celery.program import RuntimeField, RuntimeGraph, RuntimeNode
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Task
 from docket_celery.run.values import normalise
-from docket_celery.runtime.executor import AttemptResult, Raised
+from docket_celery.runtime.executor import Raised, Returned
 from docket_celery.runtime.failures import failure_of
 from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
@@ -45,7 +45,7 @@ class _Refused(Exception):
 def judge(
     program: RuntimeGraph,
     task: Task,
-    result: AttemptResult,
+    result: Returned | Raised,
     *,
     now: datetime,
     fraction: Callable[[], float],

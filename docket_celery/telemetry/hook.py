@@ -42,26 +42,44 @@ class LeaseRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsPoisoned:
-    """A scan halted runs that had used up their attempts."""
+    """Runs were halted: by a scan that found their attempts used up, or by one hand-back too many."""
 
     run_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainFinished:
-    """One lease came to its end. `elapsed` and `claim_held` in seconds."""
+    """One lease came to its end: exactly one for each that did not crash.
+
+    `outcome` is the kind (few values), `detail` the whole story; `elapsed` counts from the first moment on and
+    `claim_held` from the lease on, in seconds. `boundary` names what narrowed the last moment to a park, if anything.
+    """
 
     run_id: str
     graph_id: str
     claim_attempt: int
     outcome: str
+    detail: str
     committed_moments: int
     elapsed: float
     claim_held: float
-    budget: str | None
+    boundary: str | None
 
 
-Fact: TypeAlias = MomentCommitted | LeasesGranted | LeaseRefused | RunsPoisoned | DrainFinished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VehicleCrashed:
+    """A vehicle ended with an exception that it did not foresee; the expiry of its claim recovers the run."""
+
+    run_id: str
+    graph_id: str
+    claim_attempt: int
+    committed_moments: int
+    claim_held: float
+    error: str
+    message: str
+
+
+Fact: TypeAlias = MomentCommitted | LeasesGranted | LeaseRefused | RunsPoisoned | DrainFinished | VehicleCrashed
 
 
 class Hook(Protocol):

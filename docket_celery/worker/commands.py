@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from docket_celery.client import Client
+    from docket_celery.storage.contracts.retention import PruneCount
     from docket_celery.worker.setup import Docket
 
 
@@ -23,10 +24,13 @@ def verb(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @wraps(command)
     def run(context: click.Context, *args: Any, **kwargs: Any) -> Any:
-        from docket_celery.errors import DocketError
+        from docket_celery.errors import CorruptRecord, DocketError
 
         try:
             return command(_docket(context), *args, **kwargs)
+        except CorruptRecord as error:
+            hint = "`docket cancel --force` ends a run without reading it"
+            raise click.ClickException(f"{error}\n{hint}") from error
         except DocketError as error:
             raise click.ClickException(str(error)) from error
 
@@ -172,11 +176,12 @@ def resolve(docket: Docket, run_id: str, interrupt_id: str, answer: str, tenant:
 @docket.command()
 @click.argument("run_id")
 @click.option("--reason", default="", help="Kept in the run's events.")
+@click.option("--force", is_flag=True, help="Also end a run that cannot be read.")
 @for_tenant
 @verb
-def cancel(docket: Docket, run_id: str, reason: str, tenant: str | None) -> None:
+def cancel(docket: Docket, run_id: str, reason: str, force: bool, tenant: str | None) -> None:
     """Cancel a run."""
-    run = _client(docket, tenant).cancel_run(run_id, reason=reason)
+    run = _client(docket, tenant).cancel_run(run_id, reason=reason, force=force)
     click.echo(f"run {run.id} is {run.status.value}")
 
 
@@ -196,6 +201,35 @@ def retry(docket: Docket, run_id: str, tenant: str | None) -> None:
 def drain(docket: Docket, limit: int | None) -> None:
     """Claim due runs and drive them in this process, without broker or workers."""
     click.echo(f"drained {docket.drain(limit=limit)} runs")
+
+
+@docket.command()
+@click.option("--dry-run", is_flag=True, help="Only count what would go.")
+@click.option("--graphs", is_flag=True, help="Also remove old graph versions that no run refers to.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@for_tenant
+@as_json
+@verb
+def prune(docket: Docket, dry_run: bool, graphs: bool, yes: bool, tenant: str | None, as_json: bool) -> None:
+    """Remove ended runs and events that are past their retention."""
+    from docket_celery.worker import tables
+
+    client = _client(docket, tenant)
+    if dry_run or not yes:
+        expected = client.prune(dry_run=True, graphs=graphs)
+        if dry_run:
+            _show(as_json, tables.prune_record(expected), lambda: tables.prune_table("would go", expected))
+            return
+        click.confirm(f"Remove {tables.pruned(expected)} for good?", abort=True, err=True)
+
+    def tell(total: PruneCount) -> bool:
+        click.echo(f"removed {tables.pruned(total)} so far", err=True)
+        return True
+
+    total = client.prune(graphs=graphs, go_on=tell)
+    if total.busy:
+        click.echo("another pruner is at work; the rest is left to it", err=True)
+    _show(as_json, tables.prune_record(total), lambda: tables.prune_table("removed", total))
 
 
 def _show(as_json: bool, record: Any, table: Callable[[], Any]) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from docket_celery.errors import InvalidInput
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.values import Lease, check_name
 
 
 def to_message(lease: Lease) -> dict[str, Any]:
@@ -28,16 +28,27 @@ def to_message(lease: Lease) -> dict[str, Any]:
 def from_message(message: Mapping[str, Any]) -> Lease:
     """Reads what `to_message` wrote; keys of later versions are ignored, anything malformed is `InvalidInput`."""
     try:
+        tenant, claimed_at = message["tenant"], datetime.fromisoformat(message["claimed_at"])
+        if claimed_at.tzinfo is None:
+            raise ValueError("claimed_at has no offset")
         return Lease(
-            run_id=str(message["run_id"]),
-            tenant=None if message["tenant"] is None else str(message["tenant"]),
-            graph_id=str(message["graph_id"]),
-            graph_hash=str(message["graph_hash"]),
-            checkpoint_seq=int(message["checkpoint_seq"]),
-            claim_token=str(message["claim_token"]),
-            claimed_at=datetime.fromisoformat(message["claimed_at"]),
-            claim_attempt=int(message["claim_attempt"]),
+            run_id=check_name(message["run_id"], "run_id"),
+            tenant=None if tenant is None else check_name(tenant, "tenant"),
+            graph_id=check_name(message["graph_id"], "graph_id"),
+            graph_hash=check_name(message["graph_hash"], "graph_hash"),
+            checkpoint_seq=_count(message, "checkpoint_seq"),
+            claim_token=check_name(message["claim_token"], "claim_token"),
+            claimed_at=claimed_at,
+            claim_attempt=_count(message, "claim_attempt"),
             orphan_ttl=timedelta(seconds=message["orphan_ttl"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(f"not a lease: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"not a lease: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _count(message: Mapping[str, Any], key: str) -> int:
+    """A number that PostgreSQL can compare with its own."""
+    value = message[key]
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{key} is {value!r}")
+    return value

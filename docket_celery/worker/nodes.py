@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import Celery
 
-from docket_celery.errors import UnknownNode
+from docket_celery.errors import ConfigError, UnknownNode
 from docket_celery.graph.functions import registered
 
 
@@ -29,7 +29,7 @@ class AppResolver:
         self._loaded = False
 
     def __call__(self, name: str) -> Callable[..., Any]:
-        self._load()
+        self.load()
         found = self._app.tasks.get(name) or self._marked(name) or self._defined(name)
         if found is None:
             raise UnknownNode(
@@ -54,13 +54,20 @@ class AppResolver:
             found = getattr(found, part, None)
         return found if inspect.isroutine(found) and getattr(found, "__module__", None) == module_name else None
 
-    def _load(self) -> None:
-        """Imports what the host configured, once: a web process may not have done so yet."""
-        if not self._loaded:
-            self._app.loader.import_default_modules()
-            for module in self._node_modules or ():
+    def load(self) -> None:
+        """Imports what the host configured, once: a web process may not have done so yet.
+
+        `ConfigError` for one of `docket_node_modules` that does not exist.
+        """
+        if self._loaded:
+            return
+        self._app.loader.import_default_modules()
+        for module in self._node_modules or ():
+            try:
                 importlib.import_module(module)
-            self._loaded = True
+            except ModuleNotFoundError as error:
+                raise ConfigError(f"docket_node_modules names {module!r}, which cannot be imported: {error}") from error
+        self._loaded = True
 
     def _admitted(self) -> set[str]:
         if self._node_modules is not None:

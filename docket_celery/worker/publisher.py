@@ -17,6 +17,7 @@ from kombu.entity import Queue
 from kombu.messaging import Producer
 
 from docket_celery.config import Config
+from docket_celery.holds import held
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.worker.messages import to_message
 
@@ -24,6 +25,7 @@ logger = logging.getLogger("docket_celery")
 
 DISPATCH = "docket_celery.dispatch"
 VEHICLE = "docket_celery.vehicle"
+PRUNE = "docket_celery.prune"
 
 LIMIT = 0.5
 """Seconds that connecting to the broker, or one exchange with it, may take."""
@@ -98,7 +100,7 @@ class Publisher:
 
     def _send(self, task: str, queue: str, kwargs: dict[str, Any], **options: Any) -> bool:
         self._own_process()
-        with self._lock:
+        with held(), self._lock:
             try:
                 self._app.send_task(
                     task,

@@ -6,26 +6,32 @@ uses them, after any fork.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from functools import cached_property
 from typing import Any
 
 from celery import Celery
+from celery.signals import beat_init
 
 from docket_celery.client import Client
 from docket_celery.clock import SystemClock
-from docket_celery.config import Config
+from docket_celery.config import PREFIX, Config
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine, build
 from docket_celery.errors import ConfigError
+from docket_celery.executors import NodeExecutor
 from docket_celery.storage.contracts.fleet import Fleet
 from docket_celery.storage.postgres import open_storage
 from docket_celery.telemetry.hook import Hooks
 from docket_celery.worker.nodes import AppResolver
-from docket_celery.worker.publisher import DISPATCH, Publisher
+from docket_celery.worker.pools import node_executor
+from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
 from docket_celery.worker.stopping import StopFlag
 from docket_celery.worker.tasks import configure, register
+
+logger = logging.getLogger("docket_celery")
 
 _instances: weakref.WeakKeyDictionary[Celery, Docket] = weakref.WeakKeyDictionary()
 
@@ -54,7 +60,8 @@ class Docket(Client):
         if app.finalized:
             self._finalized(app)
         else:
-            app.on_after_finalize.connect(self._finalized, weak=False)
+            app.on_after_finalize.connect(self._finalized_later, weak=False)
+        beat_init.connect(self._beat_starts)
 
     @staticmethod
     def of(app: Celery) -> Docket | None:
@@ -72,9 +79,7 @@ class Docket(Client):
     def config(self) -> Config:
         """The app's `docket_` options, checked."""
         conf = self.app.conf
-        return Config.from_mapping(
-            {key: conf[key] for key in conf if isinstance(key, str) and key.startswith("docket_")}
-        )
+        return Config.from_mapping({name: conf[name] for name in map(self._option, conf) if name is not None})
 
     @cached_property
     def engine(self) -> Engine:
@@ -85,7 +90,13 @@ class Docket(Client):
             pause=time.sleep,
             waker=self.publisher,
             hooks=self.hooks,
+            executor=self.executor,
         )
+
+    @cached_property
+    def executor(self) -> NodeExecutor:
+        """Runs nodes as the pool around this process permits."""
+        return node_executor(SystemClock().monotonic)
 
     @cached_property
     def publisher(self) -> Publisher:
@@ -117,17 +128,42 @@ class Docket(Client):
 
         check(self.database_url, self.config.schema)
 
+    def _option(self, key: Any) -> str | None:
+        """The option that a key of the app's configuration means, if it is ours: under a namespace such as Django's
+        `CELERY`, `CELERY_DOCKET_QUEUE` is `docket_queue`."""
+        if not isinstance(key, str):
+            return None
+        prefix = f"{self.app.namespace}_{PREFIX}".upper() if self.app.namespace else PREFIX
+        if key.startswith(prefix):
+            return PREFIX + key[len(prefix) :].lower()
+        return key if key.startswith(PREFIX) else None
+
     def stopping_now(self, **_signal: Any) -> None:
         """Tells the vehicles of this worker to leave in good order."""
         self.stopping.raise_()
 
-    def _finalized(self, sender: Celery, **_signal: Any) -> None:
-        app = sender
+    def _finalized_later(self, sender: Celery, **_signal: Any) -> None:
+        """A signal swallows errors: worker, beat, commands and verbs meet a wrong option again and refuse it."""
+        try:
+            self._finalized(sender)
+        except ConfigError as error:
+            logger.error("app %r is not ready for docket: %s", sender.main, error)
+
+    def _beat_starts(self, sender: Any, **_signal: Any) -> None:
+        """Ends a beat whose app has a wrong option: without its tick it would run on and do nothing for us."""
+        if sender.app is not self._app:
+            return
+        try:
+            _ = self.config
+        except ConfigError as error:
+            raise SystemExit(f"docket_celery: {error}") from error
+
+    def _finalized(self, app: Celery) -> None:
         configure(app, self)
-        if self.config.install_beat:
-            app.add_periodic_task(
-                float(self.config.poll_interval),
-                app.tasks[DISPATCH].s(),
-                name=DISPATCH,
-                queue=self.config.tick_queue,
-            )
+        if not self.config.install_beat:
+            return
+        every: dict[str, int] = {DISPATCH: self.config.poll_interval}
+        if self.config.run_retention is not None or self.config.event_retention is not None:
+            every[PRUNE] = self.config.prune_interval
+        for name, interval in every.items():
+            app.add_periodic_task(float(interval), app.tasks[name].s(), name=name, queue=self.config.tick_queue)

@@ -1,12 +1,15 @@
-"""How the processes of a worker learn of its warm shutdown.
+"""How the processes of a worker learn that it stops.
 
 Celery tells the parent only. One byte of anonymous shared memory, made before the pool forks, tells the children: they
-read it between moments. Where the pool does not fork, the same byte serves threads and greenlets of one process.
+read it between moments. Where the pool does not fork, the same byte serves threads and greenlets of one process. A cold
+stop gives no notice: the pool's terminate handler raises inside the child, and its mark is all there is to see.
 """
 
 from __future__ import annotations
 
 import mmap
+
+from billiard import common
 
 
 class StopFlag:
@@ -20,4 +23,9 @@ class StopFlag:
         self._byte[0] = 1
 
     def __call__(self) -> bool:
-        return self._byte[0] == 1
+        return self._byte[0] == 1 or is_being_terminated()
+
+
+def is_being_terminated() -> bool:
+    """Whether the terminate handler of the pool has run in this child, whatever became of the exception it raised."""
+    return bool(common._should_have_exited[0])

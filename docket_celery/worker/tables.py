@@ -8,15 +8,19 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from docket_celery.run.events import Event
 from docket_celery.run.values import encode
 from docket_celery.run.views import EventPage, RunInfo, RunPage, RunSummary
 from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.values import GraphVersion
 
 LONGEST_CELL = 200
 """Characters of a value in a table; `--json` shows it whole."""
+NEVER_CUT = ("run_id", "id")
+"""Columns to copy from, into the next command: the others give way on a narrow terminal."""
 
 
 def backlog_record(backlog: Backlog) -> dict[str, Any]:
@@ -151,30 +155,49 @@ def event_record(event: Event) -> dict[str, Any]:
 
 def event_table(page: EventPage) -> Table:
     """One row per event; the title says if earlier ones are gone."""
-    pruned = page.oldest_available is not None and page.oldest_available > 1
-    title = f"events (the oldest kept is {page.oldest_available})" if pruned else "events"
+    title = f"events (1 to {page.pruned} were pruned)" if page.pruned else "events"
     return _table(title, ("seq", "at", "type", "step", "node", "data"), map(event_record, page.events))
+
+
+def prune_record(count: PruneCount) -> dict[str, Any]:
+    """What was removed, or would be."""
+    return {"runs": count.runs, "events": count.events, "graph_versions": count.graphs}
+
+
+def prune_table(title: str, count: PruneCount) -> Table:
+    """One row per kind."""
+    return _pairs(title, prune_record(count))
+
+
+def pruned(count: PruneCount) -> str:
+    """The same in words."""
+    return f"{count.runs} runs, {count.events} events and {count.graphs} graph versions"
 
 
 def _pairs(title: str, record: dict[str, Any]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in record.items():
         table.add_row(name, _cell(value))
     return table
 
 
 def _table(title: str, columns: Sequence[str], records: Iterable[dict[str, Any]]) -> Table:
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, no_wrap=column in NEVER_CUT, overflow="fold")
     for record in records:
         table.add_row(*(_cell(record[column]) for column in columns))
     return table
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Text:
+    """Plain text: neither rich's markup nor a terminal's control characters in a value mean anything."""
     if value is None:
-        return ""
-    text = value if isinstance(value, str) else encode(value)
-    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}... ({len(text)} characters)"
+        return Text()
+    text = value if isinstance(value, str) and value.isprintable() else encode(value)
+    return Text(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}... ({len(text)} characters)")
 
 
 def _time(instant: datetime | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The Celery tasks: shells of a few lines over dispatcher and vehicle.
+"""The Celery tasks: shells of a few lines over dispatcher, vehicle and pruner.
 
 Every option that a host could set globally is set here, on our own tasks: neither reaches the other's.
 """
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from docket_celery.errors import InvalidInput
+from docket_celery.pruner import prune, retention
 from docket_celery.shift import Shift
 from docket_celery.worker.messages import from_message
-from docket_celery.worker.publisher import DISPATCH, VEHICLE
+from docket_celery.worker.pools import is_pool_child
+from docket_celery.worker.publisher import DISPATCH, PRUNE, VEHICLE
+from docket_celery.worker.retirement import retire
 
 if TYPE_CHECKING:
     from docket_celery.worker.setup import Docket
@@ -23,17 +26,24 @@ logger = logging.getLogger("docket_celery")
 COMMON: dict[str, Any] = {
     "ignore_result": True,
     "store_errors_even_if_ignored": False,
+    "store_eager_result": False,
     "track_started": False,
     "serializer": "json",
+    "rate_limit": 0,
     "acks_on_failure_or_timeout": True,
+    "acks_on_failure": True,
+    "acks_on_timeout": True,
     "reject_on_worker_lost": False,
+    "retry_on_worker_lost": False,
     "max_retries": 0,
     "typing": False,
-    "shared": False,
 }
+"""None would inherit a global setting, and so would 0 for the time limits."""
 
 TICK_LIMIT = 120.0
 """Seconds after which a tick that hangs is ended."""
+PRUNE_ELAPSED = 30.0
+"""Seconds after which a pruning task begins no further pass; what is left waits for the next one."""
 STOP_MARGIN = 120.0
 """Seconds that a vehicle task may take beyond its own bounds before the pool ends it."""
 
@@ -53,19 +63,41 @@ def register(app: Celery, docket: Docket) -> None:
         except InvalidInput as error:
             logger.error("a vehicle message was not a lease: %s", error)
             return "malformed lease"
-        return str(Shift(docket.engine, docket.dispatcher, stopping=docket.stopping).work(decoded))
+        if docket.stopping():
+            docket.storage.runs.release_claims([(decoded.run_id, decoded.claim_token)])
+            return "given back: this worker is stopping"
+        report = Shift(docket.engine, docket.dispatcher, stopping=docket.stopping).work(decoded)
+        if is_pool_child() and docket.executor.overdue.count:
+            retire(docket.executor.overdue)
+        return str(report)
 
-    app.task(dispatch, name=DISPATCH, acks_late=False, expires=3_600.0, **COMMON)
-    app.task(vehicle, name=VEHICLE, acks_late=True, **COMMON)
+    def prune_old(**_later: Any) -> dict[str, int]:
+        """Removes what is past its retention, for a bounded time."""
+        clock = docket.engine.clock
+        until = clock.monotonic() + PRUNE_ELAPSED
+        total = prune(
+            docket.engine,
+            retention(docket.config),
+            go_on=lambda _: clock.monotonic() < until and not docket.stopping(),
+        )
+        return {"runs": total.runs, "events": total.events}
+
+    for name, function in ((DISPATCH, dispatch), (VEHICLE, vehicle), (PRUNE, prune_old)):
+        app.task(function, name=name, shared=False)
 
 
 def configure(app: Celery, docket: Docket) -> None:
-    """Sets what depends on the configuration: queues and time limits, large and explicit (None would inherit)."""
+    """Sets every option of the tasks. They are bound by now: the host's annotations come first, ours last."""
     config = docket.config
-    vehicle_limit = config.vehicle_max_elapsed + config.max_attempt_elapsed + STOP_MARGIN
-    for name, queue, limit in ((DISPATCH, config.tick_queue, TICK_LIMIT), (VEHICLE, config.queue, vehicle_limit)):
-        task = app.tasks[name]
-        task.queue = queue
-        task.time_limit = limit
-        task.soft_time_limit = limit
-        task._exec_options = None
+    drain = config.vehicle_max_elapsed if config.drain_max_elapsed is None else config.drain_max_elapsed
+    vehicle_limit = config.vehicle_max_elapsed + drain + config.max_attempt_elapsed + STOP_MARGIN
+    for name in (DISPATCH, PRUNE):
+        _set(app, name, queue=config.tick_queue, limit=TICK_LIMIT, acks_late=False, expires=3_600.0)
+    _set(app, VEHICLE, queue=config.queue, limit=vehicle_limit, acks_late=True, expires=None)
+
+
+def _set(app: Celery, name: str, *, queue: str, limit: float, **options: Any) -> None:
+    task = app.tasks[name]
+    for option, value in {**COMMON, **options, "queue": queue, "time_limit": limit, "soft_time_limit": limit}.items():
+        setattr(task, option, value)
+    task._exec_options = None

@@ -54,8 +54,8 @@ def note(fact: Fact) -> None:
         write({"kind": "stolen", "runs": fact.stolen})
     elif isinstance(fact, LeaseRefused):
         write({"kind": "refused", "run": fact.run_id, "reason": fact.reason})
-    elif isinstance(fact, DrainFinished) and fact.outcome.startswith("discarded"):
-        write({"kind": "refused", "run": fact.run_id, "reason": fact.outcome})
+    elif isinstance(fact, DrainFinished) and fact.outcome == "discarded":
+        write({"kind": "refused", "run": fact.run_id, "reason": fact.detail})
 
 
 def read(path: Path) -> list[dict[str, Any]]:

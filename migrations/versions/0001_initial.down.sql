@@ -1,3 +1,4 @@
+DROP TABLE {schema}.tenant_turns;
 DROP TABLE {schema}.dispatch;
 DROP TABLE {schema}.worker_slots;
 DROP TABLE {schema}.run_inbox;

@@ -8,7 +8,7 @@
 CREATE TABLE {schema}.graph_versions (
     tenant       text COLLATE "C" NOT NULL DEFAULT '' CHECK (length(tenant) <= 255),
     graph_id     text COLLATE "C" NOT NULL CHECK (length(graph_id) BETWEEN 1 AND 255),
-    graph_hash   text COLLATE "C" NOT NULL CHECK (length(graph_hash) BETWEEN 1 AND 255),
+    graph_hash   text COLLATE "C" NOT NULL CHECK (octet_length(graph_hash) BETWEEN 1 AND 255),
     document     json NOT NULL,
     published_at timestamptz NOT NULL,
     PRIMARY KEY (tenant, graph_id, graph_hash)
@@ -20,7 +20,7 @@ CREATE INDEX graph_versions_newest
 -- A run row stays thin: field values live beside it, so that a commit costs what it changes.
 -- Room is left on each page for a HOT update by every retaining commit.
 CREATE TABLE {schema}.runs (
-    id              text COLLATE "C" PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 255),
+    id              text COLLATE "C" PRIMARY KEY CHECK (octet_length(id) BETWEEN 1 AND 255),
     tenant          text COLLATE "C" NOT NULL DEFAULT '',
     graph_id        text COLLATE "C" NOT NULL,
     graph_hash      text COLLATE "C" NOT NULL,
@@ -33,6 +33,14 @@ CREATE TABLE {schema}.runs (
     state           json NOT NULL,
     commit_id       text,
     wake_at         timestamptz,
+    -- In which of its tenant's two queues a ready run stands, those in progress (0) or those never begun (1). NULL while it
+    -- is claimed, so that a commit which keeps the claim does not change it.
+    queue           smallint GENERATED ALWAYS AS (
+        CASE
+            WHEN status = 'running' AND poisoned_at IS NULL AND wake_at IS NOT NULL
+            THEN CASE WHEN checkpoint_seq > 1 THEN 0 ELSE 1 END
+        END
+    ) STORED,
     claim_token     text COLLATE "C" CHECK (length(claim_token) BETWEEN 1 AND 255),
     claimed_at      timestamptz,
     redeemed        boolean NOT NULL DEFAULT false,
@@ -45,6 +53,7 @@ CREATE TABLE {schema}.runs (
     inbox_seq       bigint NOT NULL DEFAULT 0 CHECK (inbox_seq >= 0),
     start_key       text COLLATE "C" CHECK (length(start_key) BETWEEN 1 AND 255),
     input_digest    text,
+    events_since    timestamptz,
     started_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     finished_at     timestamptz,
@@ -71,6 +80,12 @@ CREATE INDEX runs_ready ON {schema}.runs (wake_at, id)
     WHERE status = 'running' AND poisoned_at IS NULL AND wake_at IS NOT NULL;
 CREATE INDEX runs_claimed ON {schema}.runs (claimed_at, id)
     WHERE status = 'running' AND poisoned_at IS NULL AND claimed_at IS NOT NULL;
+-- The same when tenants take turns: tenants in the order of a hash, so that a random number finds a random one, and the
+-- queues of each; and the claims that each has out. Their conditions differ from those above on purpose: no planner, however
+-- badly informed, can answer a question about one tenant from everybody's index, or the other way round.
+CREATE INDEX runs_turns ON {schema}.runs (hashtext(tenant), tenant, queue, wake_at, id) WHERE queue IS NOT NULL;
+CREATE INDEX runs_claimed_of_tenant ON {schema}.runs (tenant)
+    WHERE status = 'running' AND poisoned_at IS NULL AND claim_token IS NOT NULL;
 CREATE INDEX runs_poisoned ON {schema}.runs (poisoned_at, id) WHERE poisoned_at IS NOT NULL;
 
 -- Lists, newest first: of one owner, of one owner's graph (the foreign key needs it too), of everybody.
@@ -78,8 +93,10 @@ CREATE INDEX runs_of_owner ON {schema}.runs (tenant, started_at DESC, id DESC);
 CREATE INDEX runs_of_graph ON {schema}.runs (tenant, graph_id, started_at DESC, id DESC);
 CREATE INDEX runs_newest ON {schema}.runs (started_at DESC, id DESC);
 
--- What pruning reads.
+-- What pruning reads: by the end of a run, and by the first event that an ended run still has.
 CREATE INDEX runs_finished ON {schema}.runs (finished_at, id) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_with_events ON {schema}.runs (events_since, id)
+    WHERE finished_at IS NOT NULL AND events_since IS NOT NULL;
 
 -- One row per field that has been replaced. Type json keeps the text exactly; jsonb would reorder keys and refuse NUL.
 CREATE TABLE {schema}.run_fields (
@@ -135,4 +152,10 @@ CREATE TABLE {schema}.dispatch (
     scans        bigint NOT NULL DEFAULT 0
 );
 
-INSERT INTO {schema}.dispatch (id) VALUES (1)
+INSERT INTO {schema}.dispatch (id) VALUES (1);
+
+-- Where scans meet that count a tenant's claims against its cap. Written by such scans alone, with the first of a tenant.
+CREATE TABLE {schema}.tenant_turns (
+    tenant text COLLATE "C" PRIMARY KEY,
+    scans  bigint NOT NULL DEFAULT 0
+)

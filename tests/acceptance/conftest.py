@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -58,20 +59,34 @@ class Fleet:
         self._children.append(child)
         return child
 
-    def worker(self, name: str = "w1", *, concurrency: int = 2, pool: str = "prefork") -> Child:
-        """A worker that is ready when this returns."""
-        child = self.celery(
-            name, "worker", "-Q", "docket", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool, "-l", "INFO"
-        )
+    def worker(self, name: str = "w1", *more: str, concurrency: int = 2, pool: str = "prefork") -> Child:
+        """A worker that is ready when this returns; `more` is added to its command line."""
+        command = ("worker", "-Q", "docket", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool, "-l", "INFO")
+        child = self.celery(name, *command, *more)
         child.wait_until(lambda: f"{name}@test ready" in child.log.read_text(), timeout=PATIENCE)
         return child
 
-    def beat(self) -> Child:
-        return self.celery("beat", "beat", "-s", str(self._directory / "schedule"), "-l", "INFO")
+    def beat(self, name: str = "beat") -> Child:
+        return self.celery(name, "beat", "-s", str(self._directory / f"{name}-schedule"), "-l", "INFO")
 
     def stop(self) -> None:
         for child in self._children:
-            child.stop(timeout=20.0)
+            child.signal(signal.SIGTERM)
+        for child in self._children:
+            if not child.wait(20.0):
+                child.kill()
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Signals a process of one of the workers, known by a row of the probe."""
+        os.kill(pid, number)
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a process of one of the workers is still there."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.database_url, autocommit=True) as connection:

@@ -257,6 +257,29 @@ def test_a_batch_takes_the_longest_eligible(scene: Scene) -> None:
     assert sorted(_ids(scene.scan(limit=2))) == ["a", "d"]
 
 
+def test_claims_expire_in_the_order_of_their_age_whatever_their_ids(scene: Scene) -> None:
+    ages = {3: 9, 5: 8, 6: 7, 10: 6} | {1: 5, 2: 4, 4: 3, 7: 2, 8: 1, 9: 0}
+    for number in range(1, 11):
+        scene.start(f"run-{number:02}", schedule=Release(kind="at", at=scene.now - timedelta(seconds=ages[number])))
+    for _ in ages:
+        scene.hold(limit=1)
+        scene.clock.advance(1)
+    scene.clock.advance(TTL - timedelta(seconds=6.5))
+    assert sorted(_ids(scene.scan(limit=2))) == ["run-03", "run-05"]
+    assert sorted(_ids(scene.scan(limit=2))) == ["run-06", "run-10"]
+    assert _ids(scene.scan(limit=10)) == []
+
+
+def test_a_run_of_old_id_and_old_start_that_was_claimed_just_now_is_not_stolen(scene: Scene) -> None:
+    scene.start("run-0")
+    for _ in range(5):
+        scene.runs.release_claim("run-0", scene.hold(), uncounted=True)
+        scene.clock.advance(TTL)
+    scene.hold()
+    scene.start("run-1")
+    assert _ids(scene.scan()) == ["run-1"]
+
+
 def test_an_expired_run_is_eligible_since_its_claim_ran_out(scene: Scene) -> None:
     scene.start("x")
     scene.hold()

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 from support.builders import a_commit, a_decision, a_scan, an_abandon, new_commit_id
-from support.clock import CountingIds, ManualClock
 from support.model import MAX_ABANDONS, MAX_ATTEMPTS, TTL, Model, ModelRun, Then
 from support.scene import RETAIN, Scene
 
@@ -23,8 +22,10 @@ from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
 from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Lease, Release, Storage
+from docket_celery.testing import ManualClock, SequentialIds
 
-RUN_IDS = ("run-1", "run-2", "run-3", "run-4")
+OWNERS = {"run-1": "a", "run-2": "a", "run-3": "a", "run-4": "b", "run-5": "b", "run-6": None}
+RUN_IDS = tuple(OWNERS)
 DELAY = timedelta(seconds=15)
 STEPS = st.sampled_from([timedelta(microseconds=1), timedelta(seconds=7), TTL / 3, TTL, TTL * 2])
 THENS: st.SearchStrategy[Then] = st.sampled_from(["retain", "retain", "immediate", "later", "external", "terminal"])
@@ -46,12 +47,12 @@ class History(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         clock = ManualClock()
-        self.scene = Scene(self.opening(clock), clock, CountingIds())
+        self.scene = Scene(self.opening(clock), clock, SequentialIds())
         self.model = Model()
         self.tokens: list[tuple[str, str]] = []
         for run_id in RUN_IDS:
-            self.scene.start(run_id)
-            self.model.runs[run_id] = ModelRun(wake_at=self.scene.now)
+            self.scene.start(run_id, tenant=OWNERS[run_id])
+            self.model.runs[run_id] = ModelRun(wake_at=self.scene.now, tenant=OWNERS[run_id])
 
     def _schedule(self, then: Then) -> dict[str, Any]:
         """The status and schedule that a transition proposes."""
@@ -70,18 +71,22 @@ class History(RuleBasedStateMachine):
 
     @rule(
         target=leases,
-        limit=st.sampled_from([1, 2, 2, 3]),
+        limit=st.sampled_from([1, 2, 3, 5]),
         preference=st.sampled_from([None, "ready", "expired"]),
         direct=st.sampled_from([False, False, True]),
+        turns=st.none() | st.tuples(st.sampled_from([0.0, 0.4, 0.9]), st.sampled_from([None, 1, 2])),
     )
-    def claim(self, limit: int, preference: Any, direct: bool) -> Any:
-        expected = self.model.outcomes(self.scene.now, limit, preference)
+    def claim(self, limit: int, preference: Any, direct: bool, turns: tuple[float, int | None] | None) -> Any:
+        expected = self.model.outcomes(self.scene.now, limit, preference, turns)
         batch = self.scene.runs.claim_due(
             a_scan(
                 limit=limit,
                 preference=preference,
                 delivery="direct" if direct else "lease",
                 max_claim_attempts=MAX_ATTEMPTS,
+                order="age" if turns is None else "tenants",
+                fraction=0.0 if turns is None else turns[0],
+                tenant_cap=None if turns is None else turns[1],
             )
         )
         poisoned = {run_id for run_id, fate in expected.items() if fate == "poison"}

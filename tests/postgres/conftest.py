@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from support.clock import CountingIds, ManualClock
 from support.scene import Scene
 
 from docket_celery.storage.postgres import open_storage
+from docket_celery.testing import ManualClock, SequentialIds
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def beside(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def place(postgres_url: str, clock: ManualClock, ids: CountingIds) -> Scene:
+def place(postgres_url: str, clock: ManualClock, ids: SequentialIds) -> Scene:
     """A PostgreSQL store of its own, bound to the manual clock."""
     return Scene(open_storage(postgres_url, now=clock.now), clock, ids)

@@ -9,15 +9,16 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.builders import ORDER, a_commit, a_run, an_initial, new_commit_id
-from support.clock import CountingIds, ManualClock
+from support.builders import ORDER, a_commit, a_decision, a_run, an_initial, new_commit_id
+from support.clock import eventually
 from support.scene import RETAIN, Scene
 
 from docket_celery.embedded.process import free_port
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
-from docket_celery.storage.postgres import open_storage
+from docket_celery.storage.postgres import open_storage, run_store
+from docket_celery.testing import ManualClock, SequentialIds
 
 
 def _cut_all_others(connection: psycopg.Connection) -> None:
@@ -27,8 +28,7 @@ def _cut_all_others(connection: psycopg.Connection) -> None:
         "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     ).fetchall()
     pids = [row["pid"] for row in ended]
-    while connection.execute("SELECT FROM pg_stat_activity WHERE pid = ANY (%s)", (pids,)).fetchall():
-        pass
+    eventually(lambda: not connection.execute("SELECT FROM pg_stat_activity WHERE pid = ANY (%s)", (pids,)).fetchall())
 
 
 def test_every_operation_survives_a_cut_connection(place: Scene, beside: psycopg.Connection) -> None:
@@ -101,6 +101,44 @@ def test_a_start_whose_reply_was_lost_counts_as_created(
     assert place.start(start_key=key, input_digest=None if key is None else "d").created
     with pytest.raises(InvalidCommit, match="taken"):
         place.start()
+
+
+def test_a_connection_that_was_cut_while_it_was_opened_is_asked_for_again(
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    cut: list[str] = []
+    original = psycopg.Connection.connect.__func__  # type: ignore[attr-defined]
+
+    def connect(cls: type[psycopg.Connection], *args: Any, **kwargs: Any) -> psycopg.Connection:
+        if not cut:
+            cut.append("once")
+            raise psycopg.OperationalError("terminating connection due to administrator command")
+        return original(cls, *args, **kwargs)
+
+    place.runs._database.close()
+    monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connect))
+    assert place.run().id == "run-1"
+    assert cut == ["once"]
+
+
+def test_a_mutation_that_the_server_ended_while_its_process_stood_still_is_made_again(
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    monkeypatch.setattr(run_store, "_MUTATION_IDLE_TIMEOUT", "50ms")
+    calls: list[int] = []
+
+    def decide(run: Run, now: datetime) -> MutationDecision:
+        calls.append(run.checkpoint_seq)
+        if len(calls) == 1:
+            holding = "SELECT FROM pg_locks WHERE relation = 'runs'::regclass AND mode = 'RowShareLock'"
+            eventually(lambda: not beside.execute(holding).fetchall())
+        return a_decision(run, at=now, fields={"total": 1})
+
+    assert place.runs.mutate_run(SYSTEM, "run-1", decide, commit_id=new_commit_id()).changed
+    assert calls == [1, 1]
+    assert place.run().checkpoint_seq == 2
 
 
 def test_an_unreachable_database_is_named_without_its_password() -> None:
@@ -210,7 +248,7 @@ def test_opening_a_store_connects_to_nothing() -> None:
     open_storage(f"postgresql://127.0.0.1:{free_port()}/proj")
 
 
-def test_two_stores_of_one_process_share_nothing(postgres_url: str, ids: CountingIds) -> None:
+def test_two_stores_of_one_process_share_nothing(postgres_url: str, ids: SequentialIds) -> None:
     one, other = open_storage(postgres_url), open_storage(postgres_url)
     Scene(one, ManualClock()).start()
     one.runs._database.close()

@@ -1,4 +1,4 @@
-"""What a claim reads depends on what is due, not on what was or will be."""
+"""What a claim reads depends on what is due, not on what was or will be; and it locks what it takes."""
 
 from __future__ import annotations
 
@@ -7,37 +7,81 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.types.numeric import Int8
+from psycopg.rows import dict_row
+from psycopg.types.numeric import Float8, Int8
 from support.builders import TTL
-from support.scene import Scene
 
+from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.storage.postgres.queries import Queries
 
+TENANTS = 1_000
+SCANS = {"age": ("claim_due", None), "tenants": ("claim_due_by_tenant", None), "cap": ("claim_due_by_tenant", 5)}
+
+_OWNERS = """
+    INSERT INTO graph_versions (tenant, graph_id, graph_hash, document, published_at)
+    SELECT 'tenant-' || n, 'order', 'hash', '{}', now() FROM generate_series(0, %s) n
+"""
 _ROWS = """
-    INSERT INTO runs (id, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
+    INSERT INTO runs (id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
                       started_at, updated_at, finished_at, wake_at, claim_token, claimed_at)
-    SELECT %(prefix)s || n, r.graph_id, r.graph_hash, %(status)s, 1, 1, 1, 'run_initialized', '{"v":1}',
-           now(), now(), %(finished)s::timestamptz, now() + %(wake)s::interval * n, %(token)s,
-           now() + %(claimed)s::interval * n
-    FROM runs r, generate_series(1, %(count)s) n WHERE r.id = 'run-1'
+    SELECT %(prefix)s || n, 'tenant-' || n %% %(tenants)s, 'order', 'hash', %(status)s, 1, 1 + n %% 3, 1,
+           'run_initialized', '{"v":1}', now(), now(), %(finished)s::timestamptz, now() + %(wake)s::interval * n,
+           %(token)s, now() + %(claimed)s::interval * n
+    FROM generate_series(1, %(count)s) n
 """
 
 
 def _fill(connection: psycopg.Connection, prefix: str, count: int, **parts: Any) -> None:
-    given = {"status": "running", "finished": None, "wake": None, "token": None, "claimed": None}
+    given = {
+        "status": "running", "finished": None, "wake": None, "token": None, "claimed": None, "tenants": TENANTS,
+    }  # fmt: skip
     connection.execute(_ROWS, {**given, **parts, "prefix": prefix, "count": count})
 
 
-@pytest.fixture
-def history(place: Scene, beside: psycopg.Connection) -> psycopg.Connection:
-    """20,000 ended runs, 20,000 that sleep, 20 due ones and 10 expired claims, never analysed."""
-    place.start()
-    beside.execute("ALTER TABLE runs SET (autovacuum_enabled = false)")
-    _fill(beside, "done-", 20_000, status="done", finished="now")
-    _fill(beside, "later-", 20_000, wake="1 hour")
-    _fill(beside, "due-", 20, wake="-1 second")
-    _fill(beside, "expired-", 10, token="t", claimed="-1 hour")
-    return beside
+def _connect(url: str) -> psycopg.Connection[dict[str, Any]]:
+    connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
+    connection.execute("SET search_path = docket")
+    return connection
+
+
+@pytest.fixture(scope="module")
+def long_history(postgres_server: EmbeddedPostgres, postgres_template: str) -> str:
+    """A database to be copied: 100,000 ended runs, 100,000 that sleep, 20 due ones and 10 expired claims, of 1,000
+    tenants, with the statistics of a table that held three runs.
+    """
+    name = "long_history"
+    with _connect(postgres_server.create_database(name, template=postgres_template)) as connection:
+        connection.execute("ALTER TABLE runs SET (autovacuum_enabled = false)")
+        connection.execute(_OWNERS, [TENANTS])
+        _fill(connection, "first-", 3, status="done", finished="now")
+        connection.execute("ANALYZE runs")
+        _fill(connection, "done-", 100_000, status="done", finished="now")
+        _fill(connection, "later-", 100_000, wake="1 hour")
+        _fill(connection, "due-", 20, wake="-1 second")
+        _fill(connection, "expired-", 10, token="t", claimed="-1 hour")
+    return name
+
+
+_STATES = {
+    "misleading statistics": [],
+    "never analysed": ["DELETE FROM pg_statistic", "UPDATE pg_class SET reltuples = -1, relpages = 0"],
+    "analysed": ["VACUUM ANALYZE runs"],
+}
+
+
+@pytest.fixture(scope="module", params=[(state, due) for state in _STATES for due in (20, 100_020)], ids=str)
+def history(
+    request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres, long_history: str
+) -> Iterator[tuple[psycopg.Connection[dict[str, Any]], int]]:
+    """A copy of the long history in one state of its statistics, and how many runs are due in it."""
+    state, due = request.param
+    name = f"history_{request.param_index}"
+    with _connect(postgres_server.create_database(name, template=long_history)) as connection:
+        if due > 20:
+            _fill(connection, "more-", due - 20, wake="-1 second")
+        for statement in _STATES[state]:
+            connection.execute(statement)
+        yield connection, due
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -46,31 +90,102 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-def _explained(connection: psycopg.Connection, mode: str) -> dict[str, Any]:
+def _explained(connection: psycopg.Connection[dict[str, Any]], scan: str, mode: str, **parts: Any) -> dict[str, Any]:
+    statement, cap = SCANS[scan]
     parameters = {
-        "now": None, "gate": "nudge", "interval": TTL, "slots": Int8(10), "limit": Int8(10), "ttl": TTL,
+        "now": None, "gate": "refill", "interval": TTL, "slots": Int8(10), "limit": Int8(10), "ttl": TTL,
         "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
+        "fraction": Float8(0.4), "cap": None if cap is None else Int8(cap),
     }  # fmt: skip
     connection.execute(f"SET plan_cache_mode = {mode}".encode())
-    statement = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")["claim_due"]
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]
     with connection.transaction(force_rollback=True):
-        row = connection.execute(statement, parameters, prepare=True).fetchone()
+        row = connection.execute(explain, parameters | parts, prepare=True).fetchone()
+    assert row is not None
     plan: dict[str, Any] = row["QUERY PLAN"][0]["Plan"]
     return plan
 
 
+def _reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where the plan touches run rows, other than to write them."""
+    relations = ("Relation Name", "Index Name")
+    found = [node for node in _nodes(plan) if any(str(node.get(key, "")).startswith("runs") for key in relations)]
+    return [node for node in found if node["Node Type"] not in ("ModifyTable", "Bitmap Heap Scan")]
+
+
+def _selection(plan: dict[str, Any]) -> dict[str, Any]:
+    """The part that selects and locks what the statement takes."""
+    (chosen,) = [node for node in _nodes(plan) if node.get("Subplan Name") == "CTE chosen"]
+    return chosen
+
+
+def _locked(plan: dict[str, Any]) -> float:
+    return sum(node["Actual Rows"] * node["Actual Loops"] for node in _nodes(plan) if node["Node Type"] == "LockRows")
+
+
+def _buffers(node: dict[str, Any]) -> int:
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("limit", [1, 10])
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("state", ["never analysed", "analysed", "with 20,000 due"])
-def test_a_claim_reads_the_partial_indexes_and_few_pages(history: psycopg.Connection, mode: str, state: str) -> None:
-    if state == "with 20,000 due":
-        _fill(history, "more-", 20_000, wake="-1 second")
-    if state != "never analysed":
-        history.execute("VACUUM ANALYZE runs")
-    plan = _explained(history, mode)
-    reads = [
-        node for node in _nodes(plan) if node.get("Relation Name") == "runs" and node["Node Type"] != "ModifyTable"
-    ]
-    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
-    assert {node["Index Name"] for node in reads} == {"runs_ready", "runs_claimed", "runs_pkey"}
-    selected = [node for node in _nodes(plan) if node.get("Subplan Name") == "CTE chosen"]
-    assert sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in selected) <= 200
+@pytest.mark.parametrize("scan", SCANS)
+def test_a_claim_reads_partial_indexes_and_few_pages_and_locks_what_it_takes(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], scan: str, mode: str, limit: int
+) -> None:
+    connection, due = history
+    plan = _explained(connection, scan, mode, limit=Int8(limit))
+    reads = _reads(plan)
+    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan", "Bitmap Index Scan"}
+    indexes = {"runs_ready", "runs_claimed", "runs_pkey"}
+    if scan != "age":
+        indexes |= {"runs_turns", "runs_claimed_of_tenant"}
+    assert {node["Index Name"] for node in reads} <= indexes
+    assert _buffers(_selection(plan)) <= (200 if due == 20 else 500)
+    assert _locked(plan) == _selection(plan)["Actual Rows"] == limit
+
+
+@pytest.fixture(scope="module")
+def one_among_sleepers(
+    postgres_server: EmbeddedPostgres, long_history: str
+) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    """50,000 due runs of one tenant, which owns the oldest of them, among a thousand tenants that sleep."""
+    with _connect(postgres_server.create_database("one_among_sleepers", template=long_history)) as connection:
+        _fill(connection, "more-", 50_000, wake="-1 second", tenants=1)
+        yield connection
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+@pytest.mark.parametrize("scan", ["tenants", "cap"])
+def test_sleeping_tenants_cost_a_bounded_look_and_leave_no_slot_free(
+    one_among_sleepers: psycopg.Connection[dict[str, Any]], scan: str, limit: int
+) -> None:
+    plan = _explained(one_among_sleepers, scan, "force_generic_plan", limit=Int8(limit), preference="ready")
+    assert _buffers(_selection(plan)) <= 500
+    assert _selection(plan)["Actual Rows"] == limit
+
+
+@pytest.fixture(scope="module")
+def many_claims(postgres_server: EmbeddedPostgres, long_history: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    """10,000 claims that hold, beside the long history."""
+    with _connect(postgres_server.create_database("many_claims", template=long_history)) as connection:
+        _fill(connection, "held-", 10_000, token="t", claimed="1 millisecond")
+        yield connection
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_a_refill_counts_no_more_claims_than_there_are_slots(
+    many_claims: psycopg.Connection[dict[str, Any]], scan: str
+) -> None:
+    plan = _explained(many_claims, scan, "force_generic_plan", limit=Int8(1), slots=Int8(8))
+    assert _buffers(plan) <= 50
+    assert _locked(plan) == 0
+
+
+@pytest.mark.parametrize("scan", SCANS)
+def test_a_refill_of_a_fleet_with_ten_thousand_claims_out_takes_its_one(
+    many_claims: psycopg.Connection[dict[str, Any]], scan: str
+) -> None:
+    plan = _explained(many_claims, scan, "force_generic_plan", limit=Int8(1), slots=Int8(10_001))
+    assert _selection(plan)["Actual Rows"] == 1
+    assert _buffers(plan) <= 1_000

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import psycopg
 import pytest
 from support.builders import a_commit, a_decision, a_scan, new_commit_id
+from support.clock import eventually
 from support.scene import RETAIN, Scene
 
 from docket_celery.errors import EventConflict, StaleFence, StoreUnavailable
@@ -18,8 +19,7 @@ from docket_celery.storage.contracts.values import SYSTEM, MutationDecision, NoC
 
 def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
     """Until some other session waits for a lock."""
-    while not watch.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall():
-        pass
+    eventually(lambda: watch.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall())
 
 
 def test_a_commit_that_waits_for_a_steal_finds_its_fence_gone(place: Scene, beside: psycopg.Connection) -> None:

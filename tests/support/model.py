@@ -15,6 +15,8 @@ MAX_ABANDONS = 2
 TTL = timedelta(seconds=60)
 
 Then = Literal["retain", "immediate", "later", "external", "terminal"]
+Entries = list[tuple[datetime, str]]
+"""Runs of one class: since when each is eligible, and its id."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class ModelRun:
     """The facts of one run that the lease protocol is about."""
 
     wake_at: datetime | None
+    tenant: str | None = None
     status: str = "running"
     seq: int = 1
     token: str | None = None
@@ -50,24 +53,50 @@ class Model:
 
     runs: dict[str, ModelRun] = field(default_factory=dict)
 
-    def outcomes(self, now: datetime, limit: int, preference: str | None) -> dict[str, str]:
-        """What one scan does with whom: run id to `poison`, `again` (leased under its token) or `fresh`."""
-        eligible: list[tuple[datetime, str, str]] = []
+    def outcomes(
+        self, now: datetime, limit: int, preference: str | None, turns: tuple[float, int | None] | None = None
+    ) -> dict[str, str]:
+        """What one scan does with whom: run id to `poison`, `again` (leased under its token) or `fresh`.
+
+        `turns`, a fraction and a cap, is for scans in which tenants take turns.
+        """
+        ready: Entries = []
+        expired: Entries = []
         for run_id, run in self.runs.items():
             if run.status != "running" or run.poisoned:
                 continue
             if run.wake_at is not None and run.wake_at <= now:
-                eligible.append((run.wake_at, run_id, "ready"))
+                ready.append((run.wake_at, run_id))
             if run.claimed_at is not None and run.claimed_at < now - TTL:
-                eligible.append((run.claimed_at + TTL, run_id, "expired"))
-        by_class = {kind: sorted(e for e in eligible if e[2] == kind) for kind in ("ready", "expired")}
-        if limit == 1:
-            first = by_class.get(preference or "") or sorted(eligible)
-            chosen = first[:1]
+                expired.append((run.claimed_at + TTL, run_id))
+        ready, expired = sorted(ready), sorted(expired)
+        if turns is not None:
+            ready = self._in_turn(ready, *turns)
+            chosen_ready, chosen_expired = _halves(ready, expired, limit, preference)
         else:
-            heads = [entries[0] for entries in by_class.values() if entries]
-            chosen = (heads + sorted(e for e in eligible if e not in heads))[:limit]
-        return {run_id: self._fate(self.runs[run_id], kind) for _, run_id, kind in chosen}
+            chosen_ready, chosen_expired = _oldest(ready, expired, limit, preference)
+        return {run_id: self._fate(self.runs[run_id], "ready") for _, run_id in chosen_ready} | {
+            run_id: self._fate(self.runs[run_id], "expired") for _, run_id in chosen_expired
+        }
+
+    def _in_turn(self, ready: Entries, fraction: float, cap: int | None) -> Entries:
+        """Goes round the tenants, one run at a time, for as long as anybody below the cap has any left."""
+        left = sorted(ready, key=lambda entry: (self.runs[entry[1]].seq == 1, entry))
+        names = {run.tenant or "" for run in self.runs.values()}
+        out = {name: sum(r.token is not None for r in self.runs.values() if (r.tenant or "") == name) for name in names}
+        ring = sorted({self.runs[run_id].tenant or "" for _, run_id in ready})
+        start = int(fraction * len(ring))
+        served: Entries = []
+        while True:
+            before = len(served)
+            for name in ring[start:] + ring[:start]:
+                own = [entry for entry in left if (self.runs[entry[1]].tenant or "") == name]
+                if own and (cap is None or out[name] < cap):
+                    out[name] += 1
+                    left.remove(own[0])
+                    served.append(own[0])
+            if len(served) == before:
+                return served
 
     @staticmethod
     def _fate(run: ModelRun, kind: str) -> str:
@@ -150,3 +179,29 @@ class Model:
         if run.poisoned:
             run.forget()
             run.wake_at = now
+
+
+def _oldest(ready: Entries, expired: Entries, limit: int, preference: str | None) -> tuple[Entries, Entries]:
+    """By age, with a place for each class from two on."""
+    heads = ready[:1] + expired[:1]
+    if limit == 1:
+        preferred = {"ready": ready, "expired": expired}.get(preference or "") or sorted(heads)
+        chosen = preferred[:1]
+    else:
+        chosen = (heads + sorted(entry for entry in ready + expired if entry not in heads))[:limit]
+    return [entry for entry in ready if entry in chosen], [entry for entry in expired if entry in chosen]
+
+
+def _halves(ready: Entries, expired: Entries, limit: int, preference: str | None) -> tuple[Entries, Entries]:
+    """One from each class in turn, the ready one first; a single place to the expired one unless told otherwise."""
+    if limit == 1:
+        first = ready if preference == "ready" or not expired else expired
+        second = expired if first is ready else ready
+        one = (first or second)[:1]
+        return [entry for entry in ready if entry in one], [entry for entry in expired if entry in one]
+    taken: tuple[Entries, Entries] = ([], [])
+    while len(taken[0]) + len(taken[1]) < limit and (len(taken[0]) < len(ready) or len(taken[1]) < len(expired)):
+        for kind, entries in enumerate((ready, expired)):
+            if len(taken[kind]) < len(entries) and len(taken[0]) + len(taken[1]) < limit:
+                taken[kind].append(entries[len(taken[kind])])
+    return taken

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from support.builders import ORDER, TTL, a_commit, a_decision, a_run, a_scan, an_abandon, an_initial, new_commit_id
-from support.clock import CountingIds, ManualClock
 
 from docket_celery.run.document import Run
 from docket_celery.run.views import RunInfo
@@ -24,6 +23,7 @@ from docket_celery.storage.contracts.values import (
     Started,
     Storage,
 )
+from docket_celery.testing import ManualClock, SequentialIds
 
 RETAIN = Retain(ttl=TTL)
 
@@ -34,7 +34,7 @@ class Scene:
 
     storage: Storage
     clock: ManualClock
-    ids: CountingIds = field(default_factory=CountingIds)
+    ids: SequentialIds = field(default_factory=SequentialIds)
 
     @property
     def runs(self) -> RunStore:

@@ -32,6 +32,13 @@ def test_every_option_but_the_database_has_a_default() -> None:
             {"docket_abandon_backoff": 60, "docket_abandon_backoff_cap": 30},
             ["docket_abandon_backoff_cap (30 s)", "docket_abandon_backoff (60 s)"],
         ),
+        ({"docket_claim_policy": "fair"}, ["docket_claim_policy", "'age', 'tenants'", "'fair'"]),
+        (
+            {"docket_claim_policy": "age", "docket_tenant_mode": "required"},
+            ["docket_claim_policy", "'tenants'", "docket_tenant_mode = 'required'", "'age'"],
+        ),
+        ({"docket_tenant_cap": 0, "docket_claim_policy": "tenants"}, ["docket_tenant_cap", "1", "0"]),
+        ({"docket_tenant_cap": 5}, ["docket_tenant_cap (5)", "docket_claim_policy = 'tenants'", "'age'"]),
         (
             {"docket_lease_renewal": False, "docket_max_attempt_elapsed": 6, "docket_orphan_ttl": 3},
             ["docket_max_attempt_elapsed (6 s)", "docket_orphan_ttl (3 s)"],
@@ -42,3 +49,13 @@ def test_a_wrong_option_is_refused_by_name_bound_and_value(settings: dict[str, A
     with pytest.raises(ConfigError) as refused:
         Config.from_mapping(settings)
     assert all(part in str(refused.value) for part in parts)
+
+
+@pytest.mark.parametrize(("tenant_mode", "policy"), [("none", "age"), ("required", "tenants")])
+def test_the_claim_policy_follows_the_tenant_mode(tenant_mode: str, policy: str) -> None:
+    assert Config.from_mapping({"docket_tenant_mode": tenant_mode}).claim_policy == policy
+
+
+def test_tenants_may_take_turns_where_they_are_not_required() -> None:
+    config = Config.from_mapping({"docket_claim_policy": "tenants", "docket_tenant_cap": 5})
+    assert (config.claim_policy, config.tenant_cap) == ("tenants", 5)

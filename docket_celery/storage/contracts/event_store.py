@@ -1,4 +1,4 @@
-"""Events: reads and retention. Appending is part of a run's transition and happens nowhere else."""
+"""Events: reads only. Appending is part of a run's transition, removing is `retention`'s."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class EventStore(Protocol):
     def list_events(self, scope: Scope, run_id: str, *, after_seq: int = 0, limit: int = 250) -> EventPage:
         """Events with `seq > after_seq`, in order, with the available bounds of the same snapshot.
 
-        `NotFound` for an unknown run or a wrong scope; an undecodable row raises `CorruptRecord` and is never skipped.
+        `InvalidInput` for a limit outside 1..1000 or a negative position. `NotFound` for an unknown run or a wrong
+        scope; an undecodable row raises `CorruptRecord` and is never skipped.
         """
         ...

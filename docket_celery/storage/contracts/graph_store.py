@@ -29,9 +29,12 @@ class GraphStore(Protocol):
     def list_graph_versions(
         self, scope: Scope, graph_id: str, *, limit: int = 50, before: GraphRef | None = None
     ) -> GraphVersionPage:
-        """Versions newest first, by `(published_at, graph_hash)`; `before` is exclusive."""
+        """Versions newest first, by `(published_at, graph_hash)`; `before` is exclusive. Limits as in `list_graphs`."""
         ...
 
     def list_graphs(self, scope: Scope, *, limit: int = 50, after: str | None = None) -> tuple[GraphVersion, ...]:
-        """The latest version of each graph, ordered by graph id (byte order); `after` is exclusive."""
+        """The latest version of each graph, ordered by graph id (byte order); `after` is exclusive.
+
+        `InvalidInput` for a limit outside 1..1000, or an id that no graph could have.
+        """
         ...

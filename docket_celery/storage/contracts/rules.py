@@ -25,6 +25,7 @@ from docket_celery.storage.contracts.values import (
     Retain,
     Schedule,
     Scope,
+    check_id,
     check_name,
 )
 
@@ -53,9 +54,9 @@ def owner_of(scope: Scope) -> str | None:
 def check_initial(initial: InitialRun) -> None:
     """Refuses an initial run that contradicts itself (`InvalidCommit`) or carries an unusable name (`InvalidInput`)."""
     run = initial.run
-    check_name(run.id, "run id")
+    check_id(run.id, "run id")
     check_name(run.graph_id, "graph id")
-    check_name(run.graph_hash, "graph hash")
+    check_id(run.graph_hash, "graph hash")
     if initial.start_key is not None:
         check_name(initial.start_key, "start key")
     if (initial.start_key is None) != (initial.input_digest is None):
@@ -132,6 +133,11 @@ def apply_changes(fields: Mapping[str, JsonValue], changes: Sequence[Change]) ->
             case _:
                 assert_never(change)
     return after
+
+
+def forced_cancel_data(reason: str) -> dict[str, JsonValue]:
+    """What the event of a forced cancellation says."""
+    return {"forced": True, "reason": reason} if reason else {"forced": True}
 
 
 def same_value(left: JsonValue, right: JsonValue) -> bool:

@@ -89,6 +89,22 @@ class RunStore(Protocol):
         `(eligible_at, id)`, where a ready run is eligible at its wake and an expired one at `claimed_at + orphan_ttl`.
         With `limit` 1, `preference` is served first and falls through when its class is empty. Rows locked by others
         are skipped. `demand` narrows `limit` inside the same statement.
+
+        That is the order `age`. In the order `tenants` the ready runs are served breadth-first instead. The owners of
+        ready runs are the active tenants (those that belong to nobody count as one). They stand in a ring that begins
+        at one of them, chosen evenly by `fraction`, and no tenant gets its second run while another one is still to
+        get its first, nor its third before all second ones, and so on.
+        - Within its turns a tenant's runs in progress, which have committed since they were started, go before those
+          that were never begun; each kind by `(wake_at, id)`. So a run that parked at once, because its drain budget
+          was used up or its worker stopped, keeps its tenant's turn: a tenant finishes what it has begun, and what
+          never ends holds up its own tenant only.
+        - Expired claims stay a class of their own, by age over all tenants: a steal replaces a claim. With `limit` >= 2
+          each class may take half (the odd place is the ready one's), and what one leaves the other takes. With
+          `limit` 1 and no preference the expired class comes first.
+        - With `tenant_cap`, a tenant whose stored claims, expired or not, have reached it has no turn; those about to
+          be handed out count. A steal is never refused.
+        A store may bound how many tenants one scan looks at, so that its cost does not grow with theirs; which ones it
+        sees is then a matter of `fraction` as well, so that each is seen by and by.
         """
         ...
 
@@ -165,6 +181,16 @@ class RunStore(Protocol):
         the current sequence + 1 and release (retain is `InvalidMutation`); it revokes any claim, resets counters and
         poison facts. `NoChange` touches nothing at all. What `mutation` raises is passed on and changes nothing.
         `mutation` may be called again when the database asks for a retry: it must be pure.
+        """
+        ...
+
+    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Run:
+        """Ends a run as cancelled without reading its document, its fields or its events: for one that cannot be read.
+
+        Revokes any claim, clears poison and counters, empties the document, keeps the fields, and adds one event that
+        says so, after all that are there. Returns what the row itself says; its `fields` are left out.
+
+        `NotFound` first. A cancelled run is left as it is; one that ended otherwise is `InactiveRun`.
         """
         ...
 

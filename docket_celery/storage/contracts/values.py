@@ -12,15 +12,19 @@ from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Change, CheckpointType, Moment, Park, ParkKind
 from docket_celery.run.views import RunCursor
+from docket_celery.storage.contracts.bounds import check_limit
 
 if TYPE_CHECKING:
     from docket_celery.storage.contracts.event_store import EventStore
     from docket_celery.storage.contracts.fleet import Fleet
     from docket_celery.storage.contracts.graph_store import GraphStore
+    from docket_celery.storage.contracts.retention import Retention
     from docket_celery.storage.contracts.run_store import RunStore
 
 LONGEST_NAME = 255
-"""Characters of a tenant, graph id, run id or start key; what indexes and notifications can carry in any script."""
+"""Characters of a tenant, graph id or start key, in any script."""
+LONGEST_ID = 255
+"""Bytes of a run id or a graph hash. An index entry holds one beside two names, and 2,704 bytes at most."""
 
 
 def check_name(value: object, what: str) -> str:
@@ -32,6 +36,14 @@ def check_name(value: object, what: str) -> str:
     if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidInput(f"{what} must not contain NUL or lone surrogates, got {value!r}")
     return value
+
+
+def check_id(value: object, what: str) -> str:
+    """`value` if it can be an id that a machine made: a name, but measured in bytes. Else `InvalidInput`."""
+    name = check_name(value, what)
+    if (size := len(name.encode())) > LONGEST_ID:
+        raise InvalidInput(f"{what} must have at most {LONGEST_ID} bytes, got {size}")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +195,10 @@ class ClaimPolicy:
     `direct`: counted now, always a fresh token; for a caller that starts the run itself, at once.
     `preference` names the class served first when `limit` is 1. `now` pins the store's clock, for tests.
     `demand` None hands out up to `limit` regardless of slots.
+
+    `order` says who comes first: `age`, the longest eligible; `tenants`, each tenant in turn (`RunStore.claim_due`).
+    With `tenants`, `fraction`, drawn anew for each scan from [0, 1), says with which tenant the scan begins, and
+    `tenant_cap` is the number of claims that a tenant may have out, None for any.
     """
 
     limit: int
@@ -192,6 +208,9 @@ class ClaimPolicy:
     preference: Literal["ready", "expired"] | None = None
     demand: Demand | None = None
     now: datetime | None = None
+    order: Literal["age", "tenants"] = "age"
+    fraction: float = 0.0
+    tenant_cap: int | None = None
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -200,6 +219,12 @@ class ClaimPolicy:
             raise InvalidInput(f"max_claim_attempts must be at least 1, got {self.max_claim_attempts}")
         if self.orphan_ttl < timedelta(0):
             raise InvalidInput(f"orphan_ttl must not be negative, got {self.orphan_ttl}")
+        if not 0 <= self.fraction < 1:
+            raise InvalidInput(f"fraction must be from 0 to below 1, got {self.fraction}")
+        if self.tenant_cap is not None and self.tenant_cap < 1:
+            raise InvalidInput(f"tenant_cap must be at least 1, got {self.tenant_cap}")
+        if self.tenant_cap is not None and self.order != "tenants":
+            raise InvalidInput(f"tenant_cap goes with the order 'tenants' only, got {self.order!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,20 +375,12 @@ class ListQuery:
     statuses: tuple[RunStatus, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.limit <= 1_000:
-            raise InvalidInput(f"limit must be from 1 to 1000, got {self.limit}")
+        check_limit(self.limit)
+        for value, what in ((self.graph_id, "graph id"), (self.graph_hash, "graph hash")):
+            if value is not None:
+                check_name(value, what)
         if self.statuses is not None and not self.statuses:
             raise InvalidInput("statuses must be None or name at least one status")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneCount:
-    """What one pass of pruning removed, or with `dry_run` would remove."""
-
-    runs: int
-    events: int
-    more: bool
-    """Whether a batch was full, so that another pass has work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,3 +391,4 @@ class Storage:
     runs: RunStore
     events: EventStore
     fleet: Fleet
+    retention: Retention

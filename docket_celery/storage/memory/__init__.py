@@ -11,6 +11,7 @@ from docket_celery.storage.contracts.values import Storage
 from docket_celery.storage.memory.event_store import MemoryEventStore
 from docket_celery.storage.memory.fleet import MemoryFleet
 from docket_celery.storage.memory.graph_store import MemoryGraphStore
+from docket_celery.storage.memory.retention import MemoryRetention
 from docket_celery.storage.memory.run_store import MemoryRunStore
 from docket_celery.storage.memory.state import State
 
@@ -29,4 +30,5 @@ def of_state(state: State) -> Storage:
         runs=MemoryRunStore(state),
         events=MemoryEventStore(state),
         fleet=MemoryFleet(state),
+        retention=MemoryRetention(state),
     )

@@ -20,6 +20,7 @@ from docket_celery.storage.contracts.values import (
 from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut, next_wake
 from docket_celery.storage.memory.copies import copy_run
 from docket_celery.storage.memory.state import State, StoredRun, later
+from docket_celery.storage.memory.turns import choose_in_turn
 
 
 class MemoryClaims:
@@ -39,7 +40,11 @@ class MemoryClaims:
                     self._state.last_scan_at = now
                 limit = min(limit, free_slots(self._state, policy.demand, now, policy.orphan_ttl))
             ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
-            return self._hand_out(choose(ranked, limit, policy.preference), policy, now)
+            if policy.order == "tenants":
+                chosen = choose_in_turn(ranked, limit, policy, self._state.runs.values())
+            else:
+                chosen = choose(ranked, limit, policy.preference)
+            return self._hand_out(chosen, policy, now)
 
     def _hand_out(self, chosen: Sequence[Candidate], policy: ClaimPolicy, now: datetime) -> ClaimBatch:
         leases, poisoned, stolen, reissued = [], [], 0, 0

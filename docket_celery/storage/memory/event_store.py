@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from docket_celery.run.views import EventPage
+from docket_celery.storage.contracts.bounds import check_after, check_limit
 from docket_celery.storage.contracts.values import Scope
 from docket_celery.storage.memory.copies import copy_events
 from docket_celery.storage.memory.state import State
@@ -15,6 +16,8 @@ class MemoryEventStore:
         self._state = state
 
     def list_events(self, scope: Scope, run_id: str, *, after_seq: int = 0, limit: int = 250) -> EventPage:
+        check_after(after_seq)
+        check_limit(limit)
         with self._state.lock:
             stored = self._state.visible(scope, run_id)
             following = [event for event in stored.events if event.seq > after_seq][:limit]

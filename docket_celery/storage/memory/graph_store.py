@@ -8,8 +8,9 @@ from typing import Any
 
 from docket_celery.errors import NotFound
 from docket_celery.run.values import fresh
+from docket_celery.storage.contracts.bounds import check_limit
 from docket_celery.storage.contracts.rules import owner_of
-from docket_celery.storage.contracts.values import GraphRef, GraphVersion, GraphVersionPage, Scope, check_name
+from docket_celery.storage.contracts.values import GraphRef, GraphVersion, GraphVersionPage, Scope, check_id, check_name
 from docket_celery.storage.memory.state import State, StoredGraph
 
 
@@ -21,7 +22,7 @@ class MemoryGraphStore:
 
     def save_graph(self, scope: Scope, ref: GraphRef, document: Mapping[str, Any]) -> bool:
         check_name(ref.graph_id, "graph id")
-        check_name(ref.graph_hash, "graph hash")
+        check_id(ref.graph_hash, "graph hash")
         key = owner_of(scope), ref
         own = fresh(dict(document))
         with self._state.lock:
@@ -55,6 +56,8 @@ class MemoryGraphStore:
     def list_graph_versions(
         self, scope: Scope, graph_id: str, *, limit: int = 50, before: GraphRef | None = None
     ) -> GraphVersionPage:
+        check_limit(limit)
+        check_name(graph_id, "graph id")
         with self._state.lock:
             newest_first = sorted(self._versions(scope, graph_id), key=_age, reverse=True)
             if before is not None:
@@ -69,6 +72,9 @@ class MemoryGraphStore:
 
     def list_graphs(self, scope: Scope, *, limit: int = 50, after: str | None = None) -> tuple[GraphVersion, ...]:
         owner = owner_of(scope)
+        check_limit(limit)
+        if after is not None:
+            check_name(after, "graph id")
         with self._state.lock:
             names = sorted({ref.graph_id for tenant, ref in self._state.graphs if tenant == owner})
             wanted = [name for name in names if after is None or name > after][:limit]

@@ -133,3 +133,8 @@ class State:
 def later(now: datetime, delay: timedelta) -> datetime:
     """`now + delay`, saturating so that no delay leaves what a timestamp can hold."""
     return now + min(delay, timedelta(seconds=LONGEST_DELAY))
+
+
+def earlier(now: datetime, age: timedelta) -> datetime:
+    """`now - age`, saturating like `later`."""
+    return now - min(age, timedelta(seconds=LONGEST_DELAY))

@@ -10,6 +10,7 @@ from docket_celery.storage.postgres.event_store import PostgresEventStore
 from docket_celery.storage.postgres.fleet import PostgresFleet
 from docket_celery.storage.postgres.graph_store import PostgresGraphStore
 from docket_celery.storage.postgres.pool import Database
+from docket_celery.storage.postgres.retention import PostgresRetention
 from docket_celery.storage.postgres.run_store import PostgresRunStore
 
 __all__ = ["open_storage"]
@@ -29,4 +30,5 @@ def open_storage(
         runs=PostgresRunStore(database),
         events=PostgresEventStore(database),
         fleet=PostgresFleet(database),
+        retention=PostgresRetention(database),
     )

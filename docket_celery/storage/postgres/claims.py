@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -29,6 +30,10 @@ _GATE_TIMEOUT: Final = "500ms"
 """How long a nudge waits for a running scan."""
 _GATE_IDLE_TIMEOUT: Final = "5s"
 """After which the server ends a nudge whose process was frozen while it held the gate."""
+_SCAN_ROUNDS: Final = 8
+"""How often one claim looks at the tenants when rivals hold what it found."""
+_GOLDEN_RATIO: Final = 0.618_033_988_75
+"""Steps of this share of the ring come near every place of it soon."""
 _LONGEST_REASON: Final = 2_000
 
 
@@ -51,21 +56,43 @@ class PostgresClaims:
             "delivery": policy.delivery,
             "preference": policy.preference,
             "poison_reason": MAX_ATTEMPTS_REASON,
+            "fraction": Float8(policy.fraction),
+            "cap": None if policy.tenant_cap is None else Int8(policy.tenant_cap),
         }
-        if demand is not None and demand.gate == "nudge":
-            return self._database.run(lambda session, _: self._nudge(session, policy, parameters))
-        return _batch(self._database.read("claim_due", parameters), policy)
+        batch, passed_by = self._scan(policy, parameters)
+        for number in range(1, _SCAN_ROUNDS):
+            if not passed_by:
+                break
+            # Rivals held all that was to be this scan's, while others may be due: it looks again, from elsewhere.
+            parameters["fraction"] = Float8((policy.fraction + number * _GOLDEN_RATIO) % 1)
+            if parameters["gate"] == "tick":
+                parameters["gate"] = "nudge"
+            again, passed_by = self._scan(policy, parameters)
+            batch = replace(again, scanned=batch.scanned)
+        return batch
 
-    def _nudge(self, session: Session, policy: ClaimPolicy, parameters: dict[str, Any]) -> ClaimBatch:
+    def _scan(self, policy: ClaimPolicy, parameters: dict[str, Any]) -> tuple[ClaimBatch, bool]:
+        """One scan's outcomes, and whether it has none only because rivals were in its way."""
+        statement = "claim_due_by_tenant" if policy.order == "tenants" else "claim_due"
+        if parameters["gate"] != "nudge":
+            rows = self._database.read(statement, parameters)
+        else:
+            rows = self._database.run(lambda session, _: self._nudge(session, statement, parameters))
+        if not rows:
+            (clock,) = self._database.read("clock", {"now": parameters["now"]})
+            return ClaimBatch(leases=(), poisoned=(), now=clock["now"], scanned=False), False
+        return _batch(rows, policy), rows[0]["id"] is None and rows[0]["passed_by"]
+
+    def _nudge(self, session: Session, statement: str, parameters: dict[str, Any]) -> list[DictRow]:
+        """The rows of one scan behind the gate; none when the gate did not open in time."""
         try:
             with session.transaction():
                 bounds = {"lock": _GATE_TIMEOUT, "idle": _GATE_IDLE_TIMEOUT}
                 self._database.execute(session, "bound_transaction", bounds)
                 self._database.execute(session, "claim_gate", {})
-                return _batch(self._database.execute(session, "claim_due", parameters).fetchall(), policy)
+                return self._database.execute(session, statement, parameters).fetchall()
         except errors.LockNotAvailable:
-            (row,) = self._database.execute(session, "clock", {"now": parameters["now"]}).fetchall()
-            return ClaimBatch(leases=(), poisoned=(), now=row["now"], scanned=False)
+            return []
 
     def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed:
         refusal = StaleFence(f"the lease of run {lease.run_id!r} at {lease.checkpoint_seq} cannot be redeemed any more")

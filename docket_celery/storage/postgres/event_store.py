@@ -6,6 +6,7 @@ from psycopg.types.numeric import Int8
 
 from docket_celery.errors import NotFound
 from docket_celery.run.views import EventPage
+from docket_celery.storage.contracts.bounds import check_after, check_limit
 from docket_celery.storage.contracts.values import Scope
 from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.pool import Database
@@ -21,7 +22,12 @@ class PostgresEventStore:
     def list_events(self, scope: Scope, run_id: str, *, after_seq: int = 0, limit: int = 250) -> EventPage:
         rows = self._database.read(
             "list_events",
-            {"id": named(run_id), "tenant": seen_by(scope), "after_seq": Int8(after_seq), "limit": Int8(limit)},
+            {
+                "id": named(run_id),
+                "tenant": seen_by(scope),
+                "after_seq": Int8(check_after(after_seq)),
+                "limit": Int8(check_limit(limit)),
+            },
         )
         if not rows:
             raise NotFound(f"no run {run_id!r} in this scope")

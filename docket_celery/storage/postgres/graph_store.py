@@ -10,8 +10,9 @@ from psycopg.types.numeric import Int8
 
 from docket_celery.errors import InvalidInput, NotFound
 from docket_celery.run.values import encode
+from docket_celery.storage.contracts.bounds import check_limit
 from docket_celery.storage.contracts.rules import owner_of
-from docket_celery.storage.contracts.values import GraphRef, GraphVersion, GraphVersionPage, Scope, check_name
+from docket_celery.storage.contracts.values import GraphRef, GraphVersion, GraphVersionPage, Scope, check_id, check_name
 from docket_celery.storage.postgres.pool import Database
 from docket_celery.storage.postgres.rows import graph_of, ref_of
 
@@ -28,7 +29,7 @@ class PostgresGraphStore:
             {
                 "tenant": owner_of(scope) or "",
                 "graph_id": check_name(ref.graph_id, "graph id"),
-                "graph_hash": check_name(ref.graph_hash, "graph hash"),
+                "graph_hash": check_id(ref.graph_hash, "graph hash"),
                 "document": encode(dict(document)),
                 "now": self._database.now(),
             },
@@ -54,9 +55,9 @@ class PostgresGraphStore:
             "list_graph_versions",
             {
                 "tenant": owner_of(scope) or "",
-                "graph_id": graph_id,
-                "before": None if before is None else before.graph_hash,
-                "limit": Int8(limit + 1),
+                "graph_id": check_name(graph_id, "graph id"),
+                "before": None if before is None else check_name(before.graph_hash, "graph hash"),
+                "limit": Int8(check_limit(limit) + 1),
             },
         )
         page = rows[:limit]
@@ -67,7 +68,11 @@ class PostgresGraphStore:
         )
 
     def list_graphs(self, scope: Scope, *, limit: int = 50, after: str | None = None) -> tuple[GraphVersion, ...]:
-        parameters = {"tenant": owner_of(scope) or "", "after": after, "limit": Int8(limit)}
+        parameters = {
+            "tenant": owner_of(scope) or "",
+            "after": None if after is None else check_name(after, "graph id"),
+            "limit": Int8(check_limit(limit)),
+        }
         return tuple(graph_of(row) for row in self._database.read("list_graphs", parameters))
 
     def _read_one(self, name: str, scope: Scope, graph_id: str, **parameters: str) -> DictRow | None:

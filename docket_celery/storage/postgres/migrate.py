@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from hashlib import blake2b
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from psycopg import errors
 
 import docket_celery
 from docket_celery.errors import SchemaMismatch, StoreUnavailable
+from docket_celery.storage.postgres.locks import advisory_key
 from docket_celery.storage.postgres.pool import CONNECT_TIMEOUT, describe
 from docket_celery.storage.postgres.queries import quote
 
@@ -29,6 +29,7 @@ _LOCK_TIMEOUT: Final = "1s"
 _PATIENCE: Final = 60.0
 """Seconds for which a migration that could not get its locks is tried again."""
 _PAUSE: Final = 0.5
+_SCHEMA_IS_THERE: Final = "SELECT 1 FROM pg_namespace WHERE nspname = %(schema)s"
 _COMMAND: Final = "run `celery -A proj docket migrate`"
 
 
@@ -119,9 +120,11 @@ def _attempt(url: str, schema: str, run: Callable[[Config], None]) -> None:
     try:
         with engine.begin() as connection:
             # Waiting for another migration is not bounded by the lock timeout, which begins afterwards.
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_lock_key(schema)})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({advisory_key('migrate', schema)})")
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
+            # To ask for a schema that is there already would take a right on the database that its owner may not have.
+            if connection.exec_driver_sql(_SCHEMA_IS_THERE, {"schema": schema}).first() is None:
+                connection.exec_driver_sql(f"CREATE SCHEMA {quote(schema)}")
             run(_config(schema, connection=connection))
     except DBAPIError as error:
         raise error.orig if error.orig is not None else error from error
@@ -141,11 +144,6 @@ def _scripts() -> Path:
     package = Path(docket_celery.__file__).parent
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "migrations"
-
-
-def _lock_key(schema: str) -> int:
-    """The advisory lock of this schema: 63 bits that no other program is likely to use."""
-    return int.from_bytes(blake2b(f"docket-celery {schema}".encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:

@@ -21,7 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from docket_celery.errors import ConfigError, RowRefused, SchemaMismatch, StoreError, StoreUnavailable
+from docket_celery.holds import held
 from docket_celery.storage.postgres.queries import Queries
 from docket_celery.storage.postgres.rows import InstantLoader
 
@@ -34,12 +35,19 @@ CHECKOUT_TIMEOUT: Final = 10.0
 """Seconds to wait for a free connection of a busy pool."""
 _OPTIONS: Final[dict[str, Any]] = {"autocommit": True, "row_factory": dict_row, "connect_timeout": CONNECT_TIMEOUT}
 _POLL: Final = 0.2
+_AT_ONCE: Final = 1.0
+"""Seconds within which a failure to connect came so fast that asking once more costs nothing."""
 _REPEATS: Final = 3
 """How often a statement that lost against another transaction is tried again."""
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 _LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
-_ENDED = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
+_ENDED = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.IdleSessionTimeout,
+    errors.IdleInTransactionSessionTimeout,
+)
 """The server says so before it closes the connection, which may not look broken yet."""
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 
@@ -91,8 +99,9 @@ class Database:
         *,
         prepare: bool = True,
     ) -> psycopg.Cursor[DictRow]:
-        """Runs the named statement; results come in binary form."""
-        return session.execute(self.queries[name], parameters, prepare=prepare and self._prepare, binary=True)
+        """Runs the named statement; results come in binary form. Nothing is prepared on a caller's own connection."""
+        prepare = prepare and self._prepare and isinstance(session, Session)
+        return session.execute(self.queries[name], parameters, prepare=prepare, binary=True)
 
     def run(self, work: Work[T]) -> T:
         """What `work` returns. Raises `StoreUnavailable` or `SchemaMismatch` for failures of the database itself.
@@ -102,7 +111,7 @@ class Database:
         again = fresh = False
         lost_races = 0
         while True:
-            with self._session(fresh) as session:
+            with held(), self._session(fresh) as session:
                 try:
                     return work(session, again)
                 except _LOST_PLAN as error:
@@ -114,7 +123,7 @@ class Database:
                     lost_races += 1
                     if lost_races > _REPEATS:
                         raise self._translated(error) from error
-                except psycopg.OperationalError as error:
+                except (psycopg.OperationalError, errors.IdleInTransactionSessionTimeout) as error:
                     if fresh or not (session.broken or isinstance(error, _ENDED)):
                         raise self._translated(error) from error
                     session.close()
@@ -169,21 +178,25 @@ class Database:
     def _session(self, fresh: bool) -> Iterator[Session]:
         """A pooled session; or a fresh one, since after a restart of the server every pooled one may be broken."""
         pool = self._pool()
-        if fresh:
-            session = self._connect(pool)
+        pooled = None if fresh else self._checkout(pool)
+        if pooled is not None:
             try:
-                yield session
+                yield pooled
             finally:
-                session.close()
-        else:
-            session = self._checkout(pool)
-            try:
-                yield session
-            finally:
-                pool.putconn(session)
+                pool.putconn(pooled)
+            return
+        session = self._connect(pool)
+        try:
+            yield session
+        finally:
+            session.close()
 
-    def _checkout(self, pool: ConnectionPool[Session]) -> Session:
-        """A pooled session. Waits for a busy pool, but not for a database that has just refused a connection."""
+    def _checkout(self, pool: ConnectionPool[Session]) -> Session | None:
+        """A pooled session. Waits for a busy pool, but not for a database that has just refused a connection.
+
+        None when the pool met a refusal at once: it may have been for that connection alone, as when the server ends
+        all sessions, those being opened too. A pool would only try again after a pause.
+        """
         asked = time.monotonic()
         while True:
             try:
@@ -191,6 +204,8 @@ class Database:
             except PoolTimeout as error:
                 failure = pool.connection_class.last_failure
                 if failure is not None and failure[0] >= asked:
+                    if failure[0] - asked < _AT_ONCE:
+                        return None
                     raise self._unavailable(failure[1]) from error
                 if time.monotonic() - asked > CHECKOUT_TIMEOUT:
                     reason = f"none of {self._max_connections} connections became free in {CHECKOUT_TIMEOUT:g} s"
@@ -218,7 +233,11 @@ class Database:
                 f"schema {self.schema!r} of {self._place} is missing or too old ({_first_line(error)}); "
                 "run `celery -A proj docket migrate`"
             )
-        if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+        if isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded):
+            return RowRefused(
+                f"PostgreSQL at {self._place} cannot hold a value ({error.sqlstate}): {_first_line(error)}"
+            )
+        if isinstance(error, psycopg.IntegrityError):
             return StoreError(f"PostgreSQL at {self._place} refuses a row ({error.sqlstate}): {_first_line(error)}")
         return self._unavailable(f"{error.sqlstate or 'connection lost'}: {error}")
 
@@ -244,7 +263,15 @@ def adapt(context: Context) -> Context:
 
 
 def _configure(session: Session) -> None:
+    """Makes a new connection ours. Where a pooler stands between, nothing is prepared on it: its transactions may meet
+    different server sessions, in which the same name stands for another statement.
+
+    A pooler gives itself away by the number of the server process, which at connecting it made up.
+    """
     adapt(session)
+    (row,) = session.execute("SELECT pg_backend_pid() AS pid").fetchall()
+    if row["pid"] != session.info.backend_pid:
+        session.prepare_threshold = None
 
 
 def _first_line(error: Exception) -> str:

@@ -34,9 +34,9 @@ def quote(schema: str) -> str:
     """The schema's name as an SQL identifier. `ConfigError` for a name that could not stand for itself everywhere."""
     if not schema or len(schema.encode(errors="replace")) > _LONGEST_IDENTIFIER:
         raise ConfigError(f"docket_schema must have from 1 to {_LONGEST_IDENTIFIER} bytes, got {schema!r}")
-    if any(character in '%:{}"\\' or not character.isprintable() for character in schema):
-        raise ConfigError(f'docket_schema must be printable, without any of % : {{ }} " \\, got {schema!r}')
-    return f'"{schema}"'
+    if any(character in "%:{}\\" or not character.isprintable() for character in schema):
+        raise ConfigError(f"docket_schema must be printable, without any of % : {{ }} \\, got {schema!r}")
+    return '"' + schema.replace('"', '""') + '"'
 
 
 @lru_cache(maxsize=1)

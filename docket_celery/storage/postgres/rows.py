@@ -73,6 +73,23 @@ def run_of(row: DictRow) -> Run:
         raise CorruptRecord(f"run {row['id']!r}: {error}") from error
 
 
+def bare_run_of(row: DictRow) -> Run:
+    """What the row itself says of a run, whatever its document and its fields hold: those are left out."""
+    return Run(
+        id=row["id"],
+        graph_id=row["graph_id"],
+        graph_hash=row["graph_hash"],
+        status=RunStatus(row["status"]),
+        step=row["step"],
+        checkpoint_seq=row["checkpoint_seq"],
+        event_seq=row["event_seq"],
+        fields={},
+        started_at=row["started_at"],
+        updated_at=row["updated_at"],
+        finished_at=row["finished_at"],
+    )
+
+
 def _fields(row: DictRow) -> dict[str, JsonValue]:
     fields: dict[str, JsonValue] = dict(zip(row["field_names"], map(decode_value, row["field_values"]), strict=True))
     for name, text in zip(row["chunk_names"], row["chunk_items"], strict=True):

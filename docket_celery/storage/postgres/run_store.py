@@ -17,19 +17,22 @@ from docket_celery.errors import (
     EventConflict,
     InactiveRun,
     InvalidCommit,
+    InvalidInput,
     InvalidMutation,
     KeyConflict,
     NotFound,
     StaleFence,
     StoreUnavailable,
 )
-from docket_celery.run.document import Run
+from docket_celery.run.codec import EMPTY_STATE, encode_event_data
+from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.views import RunCursor, RunInfo, RunPage
 from docket_celery.storage.contracts.rules import (
     check_commit,
     check_commit_against,
     check_initial,
     check_mutation,
+    forced_cancel_data,
     owner_of,
 )
 from docket_celery.storage.contracts.values import (
@@ -48,7 +51,7 @@ from docket_celery.storage.contracts.values import (
 from docket_celery.storage.postgres.claims import PostgresClaims
 from docket_celery.storage.postgres.parameters import named, of_initial, of_transition, seen_by
 from docket_celery.storage.postgres.pool import Session, adapt
-from docket_celery.storage.postgres.rows import info_of, run_of, summary_of
+from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
 
 _KEY_ROUNDS: Final = 10
 """How often a start looks for the holder of its key again, when that was pruned in between."""
@@ -65,6 +68,8 @@ class PostgresRunStore(PostgresClaims):
         once that commits; a refusal leaves the transaction as it was.
         """
         check_initial(initial)
+        if connection is not None and not isinstance(connection, psycopg.Connection):
+            raise InvalidInput(f"connection must be a psycopg connection, got {type(connection).__name__}")
         parameters = of_initial(initial, owner_of(scope), self._database.now())
         if connection is None:
             return self._database.run(lambda session, again: self._insert(session, initial, parameters, again))
@@ -251,6 +256,23 @@ class PostgresRunStore(PostgresClaims):
             raise EventConflict(
                 f"run {parameters['id']!r} already has another event among those up to {parameters['event_seq']}"
             ) from error
+
+    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Run:
+        parameters = {
+            "id": named(run_id),
+            "tenant": seen_by(scope),
+            "state": EMPTY_STATE,
+            "commit_id": commit_id,
+            "data": encode_event_data(forced_cancel_data(reason)),
+            "now": self._database.now(),
+        }
+        row = self._database.first("force_cancel", parameters) or self._database.first("bare_run", parameters)
+        if row is None:
+            raise NotFound(f"no run {run_id!r} in this scope")
+        run = bare_run_of(row)
+        if run.status is not RunStatus.CANCELLED:
+            raise InactiveRun(f"run {run_id!r} is {run.status.value} and cannot be cancelled")
+        return run
 
     def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
         parameters = {"id": named(run_id), "tenant": seen_by(scope), "now": self._database.now()}

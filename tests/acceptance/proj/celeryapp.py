@@ -9,13 +9,15 @@ from typing import Any
 from celery import Celery
 
 from docket_celery import Docket
+from docket_celery.worker import tasks
 
 
 def make_app(database_url: str, broker_url: str, **settings: Any) -> Celery:
-    app = Celery("proj", broker=broker_url, include=["proj.nodes", "proj.tasks"])
+    app = Celery("proj", broker=broker_url, include=["proj.nodes", "proj.long_nodes", "proj.tasks"])
     app.conf.broker_connection_retry_on_startup = True
     app.conf.worker_prefetch_multiplier = 1
     app.conf.docket_database_url = database_url
+    tasks.STOP_MARGIN = settings.pop("proj_stop_margin", tasks.STOP_MARGIN)
     app.conf.update(settings)
     Docket(app)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docket_celery import FINISH, START, Graph, Retry
-from proj.nodes import approve, flaky, held, price, step
+from proj.nodes import approve, flaky, held, nap, price, step
 
 order = (
     Graph("order")
@@ -39,3 +39,27 @@ def line(*nodes: str, name: str = "line") -> Graph:
     for source, target in zip([START, *nodes], [*nodes, FINISH], strict=True):
         graph = graph.edge(source, target)
     return graph
+
+
+def retrying(backoff: float) -> Graph:
+    """One node that fails at first."""
+    return (
+        Graph(f"retrying-{backoff}")
+        .field("log", list[str], reducer="append")
+        .node("flaky", flaky, retry=Retry(max_attempts=2, backoff=backoff, jitter=0.0))
+        .edge(START, "flaky")
+        .edge("flaky", FINISH)
+    )
+
+
+def napping(seconds: float) -> Graph:
+    """A durable timer, and a node after it."""
+    return (
+        Graph(f"napping-{seconds}")
+        .field("log", list[str], reducer="append")
+        .node("nap", nap, config={"seconds": seconds})
+        .node("s2", step)
+        .edge(START, "nap")
+        .edge("nap", "s2")
+        .edge("s2", FINISH)
+    )

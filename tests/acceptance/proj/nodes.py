@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from docket_celery import Interrupt, NodeContext
+from docket_celery import Interrupt, NodeContext, Sleep
 
 
 def connect() -> psycopg.Connection[Any]:
@@ -56,3 +56,8 @@ def approve(ctx: NodeContext, total: float, approved: bool | None = None) -> Any
     if approved is None:
         return Interrupt("approved", schema=bool, payload={"total": total})
     return {"log": "approve"}
+
+
+def nap(ctx: NodeContext) -> Sleep:
+    record(ctx)
+    return Sleep(ctx.config["seconds"], writes={"log": "nap"})

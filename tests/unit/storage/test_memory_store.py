@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from support.builders import a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
-from support.clock import CountingIds, ManualClock
 from support.scene import Scene
 
 from docket_celery.errors import EventConflict, InvalidCommit, InvalidInput, InvalidMutation
@@ -21,17 +20,18 @@ from docket_celery.run.moment import Appended, Change, Replaced
 from docket_celery.storage import memory
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, Release
 from docket_celery.storage.memory.state import State
+from docket_celery.testing import ManualClock, SequentialIds
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def state(clock: ManualClock, ids: CountingIds) -> State:
+def state(clock: ManualClock, ids: SequentialIds) -> State:
     return State(clock=clock, ids=ids)
 
 
 @pytest.fixture
-def scene(state: State, clock: ManualClock, ids: CountingIds) -> Scene:
+def scene(state: State, clock: ManualClock, ids: SequentialIds) -> Scene:
     return Scene(memory.of_state(state), clock, ids)
 
 

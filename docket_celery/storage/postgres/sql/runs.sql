@@ -13,13 +13,13 @@ WITH clock AS MATERIALIZED (
 run AS (
     INSERT INTO {schema}.runs (
         id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
-        wake_at, start_key, input_digest, started_at, updated_at, finished_at
+        wake_at, start_key, input_digest, events_since, started_at, updated_at, finished_at
     )
     SELECT %(id)s::text, %(tenant)s::text, %(graph_id)s::text, %(graph_hash)s::text, %(status)s::text,
            %(step)s::bigint, %(checkpoint_seq)s::bigint, %(event_seq)s::bigint, %(checkpoint_type)s::text,
            %(state)s::text::json,
            CASE %(schedule)s::text WHEN 'immediate' THEN now WHEN 'at' THEN %(wake_at)s::timestamptz END,
-           %(start_key)s::text, %(input_digest)s::text, now, now,
+           %(start_key)s::text, %(input_digest)s::text, now, now, now,
            CASE WHEN %(schedule)s::text = 'terminal' THEN now END
     FROM clock
     -- The rival for a start key may commit while this waits for it. No row comes back then, not even the rival's: the
@@ -173,6 +173,37 @@ SELECT claimed_at, now FROM moved;
 SELECT r.graph_id, r.graph_hash, r.checkpoint_seq, r.event_seq, r.commit_id, r.claimed_at,
        r.claim_token IS NOT DISTINCT FROM %(claim_token)s::text AS held,
        coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+FROM {schema}.runs r
+WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
+
+-- name: force_cancel
+-- Reads neither document nor values. The event comes after all that are there, also where the row's counter is wrong.
+WITH moved AS (
+    UPDATE {schema}.runs r
+    SET status = 'cancelled', checkpoint_seq = r.checkpoint_seq + 1, checkpoint_type = 'run_cancelled',
+        event_seq = 1 + greatest(
+            r.event_seq, (SELECT max(e.seq) FROM {schema}.run_events e WHERE e.run_id = r.id)
+        ),
+        state = %(state)s::text::json, commit_id = %(commit_id)s::text,
+        updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+        claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
+        poisoned_at = NULL, poison_reason = NULL,
+        claim_token = NULL, claimed_at = NULL, redeemed = false, wake_at = NULL
+    WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+      AND r.status IN ('running', 'waiting')
+    RETURNING r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq, r.started_at,
+              r.updated_at, r.finished_at
+),
+events AS (
+    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, data)
+    SELECT moved.id, moved.event_seq, 'run_cancelled', moved.step, moved.updated_at, %(data)s::text::json FROM moved
+)
+SELECT * FROM moved;
+
+-- name: bare_run
+SELECT r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq, r.started_at, r.updated_at,
+       r.finished_at
 FROM {schema}.runs r
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
 

@@ -1,0 +1,46 @@
+"""Lets a node begin only while its claim allows it, and keeps the claim for as long as the node may take.
+
+Wraps the process's executor for one drain. How the executor runs siblings, together or in turn, is its own business:
+each attempt is asked for at the instant at which it would really begin.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from docket_celery.drain import Drain
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor
+
+
+class ClaimedWork:
+    """Implements `Executor`.
+
+    An attempt does not begin once the claim was found lost or the worker wants to stop; nor, when nothing renews the
+    claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed.
+    """
+
+    def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:
+        self._executor = executor
+        self._drain = drain
+        self._renewed = renewed
+        self._stopping = stopping
+        self._lock = threading.Lock()
+
+    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+        self._drain.busy_for(0.0)
+        return self._executor.execute([replace(attempt, may_begin=self._may_begin) for attempt in attempts])
+
+    def _may_begin(self, timeout: float | None) -> bool:
+        """Called in the attempt's own thread."""
+        drain = self._drain
+        limit = float("inf") if timeout is None else timeout
+        if drain.held.lost or self._stopping():
+            return False
+        with self._lock:
+            ends_by = drain.monotonic() + limit
+            if not self._renewed and ends_by > drain.expires_at - drain.lease.orphan_ttl.total_seconds() / 3:
+                return False
+            drain.held.until = max(drain.held.until, ends_by)
+        return True

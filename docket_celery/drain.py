@@ -1,0 +1,123 @@
+"""What a vehicle knows while it drains one lease: the claim, how long it lasts, the database clock, and the progress.
+
+Knows no store and no engine: the vehicle tells it what it heard. The process's own wall clock is never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from docket_celery.errors import StoreUnavailable
+from docket_celery.renewal import Held
+from docket_celery.storage.contracts.values import Committed, Lease, Redeemed
+
+logger = logging.getLogger("docket_celery")
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds before a store call that could not reach the database is repeated; doubles from the first to the second."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Drain:
+    """One drain. Until something newer is heard, the facts are those of the lease.
+
+    token   the private token chosen for the claim; nobody else ever has it
+    pause   sleeps for seconds
+    """
+
+    lease: Lease
+    token: str
+    monotonic: Callable[[], float]
+    pause: Callable[[float], None]
+    held: Held = field(init=False)
+    checkpoint_seq: int = field(init=False)
+    claim_attempt: int = field(init=False)
+    claimed_at: datetime = field(init=False)
+    inbox_seq: int = 0
+    committed: int = 0
+    """Moments committed so far."""
+    _started: float | None = None
+    _sent_at: float = field(init=False)
+    _lasts_until: float = field(init=False)
+    _heard_now: datetime = field(init=False)
+    _heard_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        began = self.monotonic()
+        self.held = Held(self.lease.run_id, self.token, began)
+        self.checkpoint_seq = self.lease.checkpoint_seq
+        self.claim_attempt = self.lease.claim_attempt
+        self.claimed_at = self._heard_now = self.lease.claimed_at
+        self._sent_at = self._heard_at = began
+        # Redeeming sets the claim's time, so it will last for a TTL from now at least.
+        self._lasts_until = began + self.lease.orphan_ttl.total_seconds()
+
+    def now(self) -> datetime:
+        """The database clock: the latest reading plus the time that has passed here since."""
+        return self._heard_now + timedelta(seconds=self.monotonic() - self._heard_at)
+
+    @property
+    def expires_at(self) -> float:
+        """Monotonic seconds from which on the claim may be stolen, by what is known here."""
+        return max(self._lasts_until, self.held.renewed_at + self.lease.orphan_ttl.total_seconds())
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first moment was begun; 0 before."""
+        return 0.0 if self._started is None else max(self.monotonic() - self._started, 0.0)
+
+    @property
+    def claim_held(self) -> float:
+        """Seconds since the lease was claimed."""
+        return max((self.now() - self.lease.claimed_at).total_seconds(), 0.0)
+
+    def start(self) -> None:
+        """The drain budget counts from here."""
+        self._started = self.monotonic()
+
+    def busy_for(self, seconds: float) -> None:
+        """The claim is worth renewing for the next `seconds`."""
+        self.held.until = self.monotonic() + seconds
+
+    def redeemed(self, claim: Redeemed) -> None:
+        """Takes over what the redemption said."""
+        self.checkpoint_seq = claim.run.checkpoint_seq
+        self.claim_attempt = claim.claim_attempt
+        self.inbox_seq = claim.inbox_seq
+        self._hear(claim.now, claim.claimed_at)
+
+    def moved(self, done: Committed, checkpoint_seq: int) -> None:
+        """Takes over what a commit said."""
+        self.committed += 1
+        self.checkpoint_seq = checkpoint_seq
+        self._hear(done.now, done.claimed_at)
+
+    def within_claim(self, call: Callable[[], T]) -> T:
+        """The result of a store call, repeated while the database cannot be reached and the claim has time left.
+
+        Raises the last `StoreUnavailable` when the time is up. The call must be safe to repeat after a lost reply.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            self._sent_at = self.monotonic()
+            try:
+                return call()
+            except StoreUnavailable as error:
+                if self.monotonic() + pause >= self.expires_at:
+                    raise
+                logger.warning("run %s: %s; again in %.2f s", self.lease.run_id, error, pause)
+            self.pause(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _hear(self, now: datetime, claimed_at: datetime | None) -> None:
+        """A reading of the database clock, taken between sending the call and now."""
+        self._heard_now, self._heard_at = now, self.monotonic()
+        if claimed_at is not None:
+            self.claimed_at = claimed_at
+            self._lasts_until = self._sent_at + (claimed_at + self.lease.orphan_ttl - now).total_seconds()

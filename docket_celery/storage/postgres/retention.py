@@ -1,0 +1,81 @@
+"""Retention in PostgreSQL: one statement per kind and pass, each a transaction of its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from psycopg import errors
+from psycopg.rows import DictRow
+from psycopg.types.numeric import Int8
+
+from docket_celery.storage.contracts.retention import PruneCount, PrunePolicy
+from docket_celery.storage.contracts.values import Scope
+from docket_celery.storage.postgres.locks import advisory_key
+from docket_celery.storage.postgres.parameters import bounded, seen_by
+from docket_celery.storage.postgres.pool import Database, Session
+
+_SEEN_ANEW: Final = 3
+"""How often graph versions are looked for again when runs keep coming to refer to them."""
+
+
+class PostgresRetention:
+    """Implements `Retention`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def prune(self, scope: Scope, policy: PrunePolicy) -> PruneCount:
+        if policy.dry_run:
+            return self._count(scope, policy)
+        passes = [
+            self._pass(statement, age, scope, policy)
+            for statement, age in (
+                ("prune_runs", policy.runs),
+                ("prune_events", policy.events),
+                ("prune_graphs", policy.graphs),
+            )
+            if age is not None
+        ]
+        graphs = sum(row["removed"] for row in passes if row["kind"] == "prune_graphs")
+        return PruneCount(
+            runs=sum(row["removed"] for row in passes) - graphs,
+            events=sum(row["events"] for row in passes),
+            graphs=graphs,
+            more=any(row["more"] for row in passes),
+            busy=not all(row["entered"] for row in passes),
+        )
+
+    def _pass(self, statement: str, age: timedelta, scope: Scope, policy: PrunePolicy) -> dict[str, Any]:
+        parameters = {
+            "lock": Int8(advisory_key("prune", self._database.schema)),
+            "tenant": seen_by(scope),
+            "age": bounded(age),
+            "batch": Int8(policy.batch),
+            "event_batch": Int8(policy.event_batch),
+            "now": policy.now or self._database.now(),
+        }
+
+        def work(session: Session, _: bool) -> DictRow:
+            for _attempt in range(_SEEN_ANEW):
+                try:
+                    (row,) = self._database.execute(session, statement, parameters, prepare=False).fetchall()
+                    return row
+                except errors.ForeignKeyViolation:
+                    continue
+            return {"entered": True, "removed": 0, "events": 0, "more": False}
+
+        return {**self._database.run(work), "kind": statement}
+
+    def _count(self, scope: Scope, policy: PrunePolicy) -> PruneCount:
+        ages = {"runs": policy.runs, "events": policy.events, "graphs": policy.graphs}
+        (row,) = self._database.read(
+            "count_prunable",
+            {
+                **{name: None if age is None else bounded(age) for name, age in ages.items()},
+                "tenant": seen_by(scope),
+                "now": policy.now or self._database.now(),
+            },
+            prepare=False,
+        )
+        return PruneCount(runs=row["runs"], events=row["events"], graphs=row["graphs"])

@@ -1,0 +1,100 @@
+"""Behind a transaction pooler each transaction may meet another server session: nothing may live in one."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import psycopg
+from support.pooled import Pooled
+
+from docket_celery.client import TenantClient
+from docket_celery.compiler.nodes import local_resolver
+from docket_celery.config import Config
+from docket_celery.engine import build
+from docket_celery.graph.document import Graph
+from docket_celery.graph.elements import FINISH, START
+from docket_celery.run.document import RunStatus
+from docket_celery.storage.contracts.retention import PrunePolicy
+from docket_celery.storage.contracts.values import SYSTEM
+from docket_celery.storage.postgres import migrate, open_storage
+
+RUNS, NODES, WORKERS = 200, 5, 4
+SESSION_ERRORS = re.compile(r"^(26000|42P05|08P01) ", re.MULTILINE)
+"""No such prepared statement, there is one already, it takes other parameters."""
+
+
+def step(log: list[str]) -> dict[str, str]:
+    return {"log": "x"}
+
+
+def _line(length: int) -> Graph:
+    graph = Graph("line").field("log", list[str], reducer="append", default=[])
+    names = [f"s{number}" for number in range(1, length + 1)]
+    for name in names:
+        graph = graph.node(name, step)
+    for source, target in zip([START, *names], [*names, FINISH], strict=True):
+        graph = graph.edge(source, target)
+    return graph
+
+
+GRAPH = _line(NODES)
+
+
+def _client(url: str) -> TenantClient:
+    storage = open_storage(url, max_connections=2)
+    pause = threading.Event()
+    return TenantClient(
+        build(Config(), storage, local_resolver(GRAPH), pause=lambda seconds: bool(pause.wait(seconds)))
+    )
+
+
+def test_two_hundred_runs_a_migration_and_a_pruning_leave_no_trace_of_sessions(pooled: Pooled) -> None:
+    began = pooled.log.stat().st_size
+    migrate.upgrade(pooled.url)
+    migrate.check(pooled.url)
+    starter = _client(pooled.url)
+    ref = starter.save_graph(GRAPH)
+    runs = [starter.start_run(ref, {}, key=f"key-{number}") for number in range(RUNS)]
+
+    def work(_: int) -> int:
+        client = _client(pooled.url)
+        drained = client.drain()
+        client.cancel_run(client.start_run(ref, {}).id)
+        return drained
+
+    with ThreadPoolExecutor(WORKERS + 1) as pool:
+        migration = pool.submit(migrate.upgrade, pooled.url)
+        assert sum(pool.map(work, range(WORKERS))) >= RUNS
+        migration.result()
+    ended = [starter.fetch_run(run.id) for run in runs]
+    assert {run.status for run in ended} == {RunStatus.DONE}
+    assert all(run.fields["log"] == ["x"] * NODES for run in ended)
+
+    policy = PrunePolicy(runs=timedelta(0), events=timedelta(0), batch=60)
+    counts = []
+    while not counts or counts[-1].more:
+        counts.append(starter.storage.retention.prune(SYSTEM, policy))
+    assert [count.runs for count in counts] == [60, 60, 60, RUNS + WORKERS - 180]
+    assert not any(count.busy for count in counts)
+
+    with psycopg.connect(pooled.direct_url) as direct:
+        assert direct.execute("SELECT count(*) FROM docket.runs").fetchone() == (0,)
+        assert direct.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").fetchall() == []
+    log = pooled.log.read_bytes()[began:].decode(errors="replace")
+    assert SESSION_ERRORS.findall(log) == []
+
+
+def test_a_start_inside_the_callers_transaction_prepares_nothing_on_the_callers_connection(pooled: Pooled) -> None:
+    migrate.upgrade(pooled.url)
+    client = _client(pooled.url)
+    ref = client.save_graph(GRAPH)
+    with psycopg.connect(pooled.url) as mine:
+        for _ in range(3):
+            client.start_run(ref, {}, connection=mine)
+            mine.commit()
+        left = mine.execute("SELECT name FROM pg_prepared_statements").fetchall()
+    assert left == []
+    assert client.drain() == 3

@@ -1,0 +1,40 @@
+"""Attempts around plain functions, for tests of the executors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from docket_celery.program import RuntimeNode
+from docket_celery.runtime.executor import Attempt, AttemptResult, Raised
+from docket_celery.runtime.node import NodeContext
+
+LIMIT = 0.2
+"""Seconds that an attempt has, where the test is about what happens then."""
+SOON = LIMIT + 1.5
+"""Seconds within which it must be over: far more than it takes, far less than what the nodes would wait for."""
+
+
+def attempt(function: Callable[..., Any], timeout: float | None = LIMIT, **arguments: Any) -> Attempt:
+    """One attempt to call `function`."""
+    name = getattr(function, "__name__", "node")
+    node = RuntimeNode(
+        id=name, call_name=f"tests:{name}", call=function, is_async=inspect.iscoroutinefunction(function)
+    )
+    context = NodeContext(
+        run_id="run",
+        graph_id="graph",
+        graph_hash="hash",
+        node=name,
+        step=1,
+        attempt=1,
+        task_id="task",
+        idempotency_key="key",
+        activation_key="activation",
+    )
+    return Attempt(node=node, arguments=arguments, context=context, timeout=timeout)
+
+
+def is_timeout(result: AttemptResult) -> bool:
+    return isinstance(result, Raised) and result.timed_out

@@ -1,0 +1,240 @@
+"""Siblings run together; one that overruns its deadline is left behind, void and accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.attempts import SOON, attempt, is_timeout
+
+from docket_celery.executors import FencedExecutor
+from docket_celery.runtime.executor import Raised, Returned
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def executor() -> FencedExecutor:
+    return FencedExecutor(time.monotonic, width=3)
+
+
+def eventually_none_left(executor: FencedExecutor) -> bool:
+    until = time.monotonic() + SOON
+    pause = threading.Event()
+    while executor.overdue.count and time.monotonic() < until:
+        pause.wait(0.01)
+    return executor.overdue.count == 0
+
+
+def test_siblings_run_at_the_same_time(executor: FencedExecutor) -> None:
+    together = threading.Barrier(3)
+    results = executor.execute([attempt(lambda: together.wait(SOON), timeout=SOON) for _ in range(3)])
+    assert sorted(result.value for result in results if isinstance(result, Returned)) == [0, 1, 2]
+
+
+def test_no_more_siblings_than_allowed_run_at_the_same_time(executor: FencedExecutor) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def counts() -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        threading.Event().wait(0.01)
+        with lock:
+            running[0] -= 1
+
+    results = executor.execute([attempt(counts, timeout=SOON) for _ in range(20)])
+    assert all(isinstance(result, Returned) for result in results)
+    assert most[0] <= 3
+
+
+def test_results_come_in_the_order_of_the_attempts_whoever_ends_first(executor: FencedExecutor) -> None:
+    first = threading.Event()
+    results = executor.execute(
+        [attempt(lambda: first.wait(SOON) and "a", timeout=SOON), attempt(lambda: first.set() or "b", timeout=SOON)]
+    )
+    assert results == [Returned(value="a"), Returned(value="b")]
+
+
+def test_an_overdue_sibling_is_void_and_costs_the_others_nothing(executor: FencedExecutor) -> None:
+    release = threading.Event()
+    began = time.monotonic()
+    results = executor.execute([attempt(release.wait), attempt(lambda: "done", timeout=SOON)])
+    assert time.monotonic() - began < SOON
+    assert is_timeout(results[0])
+    assert results[1] == Returned(value="done")
+    assert executor.overdue.count == 1
+    release.set()
+    assert eventually_none_left(executor)
+
+
+def test_an_attempt_alone_is_left_behind_at_its_deadline_too(executor: FencedExecutor) -> None:
+    release = threading.Event()
+    (result,) = executor.execute([attempt(release.wait)])
+    assert is_timeout(result)
+    assert executor.overdue.count == 1
+    release.set()
+    assert eventually_none_left(executor)
+
+
+def test_overdue_siblings_make_room_for_those_that_wait(executor: FencedExecutor) -> None:
+    release = threading.Event()
+    results = executor.execute([*[attempt(release.wait) for _ in range(3)], attempt(lambda: "late", timeout=SOON)])
+    assert [is_timeout(result) for result in results] == [True, True, True, False]
+    release.set()
+    assert eventually_none_left(executor)
+
+
+def test_the_wait_for_a_free_thread_is_not_the_nodes_time() -> None:
+    executor = FencedExecutor(time.monotonic, width=1)
+    results = executor.execute([attempt(lambda: threading.Event().wait(0.12)) for _ in range(4)])
+    assert results == [Returned(value=False)] * 4
+
+
+def test_whatever_is_raised_in_a_helper_is_the_nodes_own(executor: FencedExecutor) -> None:
+    def interrupts() -> None:
+        raise KeyboardInterrupt
+
+    results = executor.execute([attempt(lambda: sys.exit(0)), attempt(interrupts), attempt(lambda: 1 / 0)])
+    kinds = [type(result.error) for result in results if isinstance(result, Raised)]
+    assert kinds == [SystemExit, KeyboardInterrupt, ZeroDivisionError]
+
+
+def test_a_helper_sees_the_callers_context(executor: FencedExecutor) -> None:
+    name = contextvars.ContextVar("name", default="none")
+    name.set("caller")
+    assert executor.execute([attempt(name.get)]) == [Returned(value="caller")]
+
+
+def test_coroutines_share_one_loop(executor: FencedExecutor) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    met = [asyncio.Event(), asyncio.Event()]
+
+    async def meets(mine: int, other: int) -> str:
+        loops.append(asyncio.get_running_loop())
+        met[mine].set()
+        await met[other].wait()
+        return "met"
+
+    results = executor.execute(
+        [attempt(meets, timeout=SOON, mine=0, other=1), attempt(meets, timeout=SOON, mine=1, other=0)]
+    )
+    assert results == [Returned(value="met"), Returned(value="met")]
+    assert loops[0] is loops[1]
+
+
+def test_an_overdue_coroutine_is_cancelled_and_its_loop_ends(executor: FencedExecutor) -> None:
+    cancelled = threading.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def ends() -> str:
+        return "done"
+
+    results = executor.execute([attempt(waits), attempt(ends)])
+    assert is_timeout(results[0])
+    assert results[1] == Returned(value="done")
+    assert cancelled.wait(SOON)
+    assert eventually_none_left(executor)
+
+
+def test_a_coroutine_that_blocks_its_loop_is_left_behind_with_its_siblings(executor: FencedExecutor) -> None:
+    release = threading.Event()
+
+    async def blocks() -> None:
+        release.wait()
+
+    async def ends() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    results = executor.execute([attempt(blocks), attempt(ends), attempt(lambda: "thread", timeout=SOON)])
+    assert is_timeout(results[0])
+    assert is_timeout(results[1])
+    assert results[2] == Returned(value="thread")
+    assert executor.overdue.count == 1
+    release.set()
+    assert eventually_none_left(executor)
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_a_timeout(executor: FencedExecutor) -> None:
+    async def swallows() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "swallowed"
+        return ""
+
+    assert is_timeout(executor.execute([attempt(swallows)])[0])
+    assert eventually_none_left(executor)
+
+
+def test_what_a_coroutine_raises_is_its_own(executor: FencedExecutor) -> None:
+    async def exits() -> None:
+        sys.exit(1)
+
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    results = executor.execute([attempt(exits), attempt(cancels_itself)])
+    assert [type(result.error) for result in results if isinstance(result, Raised)] == [
+        SystemExit,
+        asyncio.CancelledError,
+    ]
+
+
+GREEN = """
+from gevent import monkey; monkey.patch_all()
+import asyncio, signal, threading, time
+import gevent
+from support.attempts import attempt, is_timeout
+from docket_celery.runtime.executor import Returned
+from docket_celery.worker.pools import is_green, node_executor
+
+assert is_green()
+executor = node_executor(time.monotonic)
+handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+async def coroutine(text):
+    await asyncio.sleep(0.05)
+    return text
+
+async def hangs():
+    await asyncio.Event().wait()
+
+def vehicle(text):
+    return executor.execute([attempt(coroutine, timeout=5.0, text=text), attempt(coroutine, timeout=5.0, text="s")])
+
+release = threading.Event()
+overdue = gevent.spawn(executor.execute, [attempt(release.wait)])
+hanging = gevent.spawn(executor.execute, [attempt(hangs), attempt(coroutine, timeout=5.0, text="beside")])
+vehicles = [gevent.spawn(vehicle, str(number)) for number in range(5)]
+gevent.joinall([overdue, hanging, *vehicles], timeout=10, raise_error=True)
+assert is_timeout(overdue.value[0])
+with gevent.Timeout(5):
+    while executor.overdue.count != 1:
+        gevent.sleep(0.01)
+assert is_timeout(hanging.value[0]) and hanging.value[1] == Returned(value="beside"), hanging.value
+assert [v.value for v in vehicles] == [[Returned(value=str(n)), Returned(value="s")] for n in range(5)]
+assert handlers == {number: signal.getsignal(number) for number in signal.valid_signals()}
+release.set()
+with gevent.Timeout(5):
+    while executor.overdue.count:
+        gevent.sleep(0.01)
+print("sound")
+"""
+
+
+def test_among_greenlets_attempts_are_fenced_off_and_no_signal_is_installed() -> None:
+    green = subprocess.run([sys.executable, "-c", GREEN], cwd=TESTS, capture_output=True, text=True, timeout=30)
+    assert green.stdout == "sound\n", green.stderr

@@ -1,0 +1,311 @@
+"""A node that runs alone in the main thread is ended at its deadline, whatever it does; nothing else ever is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.attempts import LIMIT, SOON, attempt, is_timeout
+
+from docket_celery.executors import NodeExecutor
+from docket_celery.executors.interruption import DeadlineReached, find_signal
+from docket_celery.holds import held
+from docket_celery.runtime.executor import Attempt, AttemptResult, NotBegun, Raised, Returned
+
+FOREVER = 3_600.0
+
+
+@pytest.fixture
+def executor() -> Iterator[NodeExecutor]:
+    """An executor whose private signal is free again after the test."""
+    before = find_signal()
+    assert before is not None
+    yield NodeExecutor(time.monotonic)
+    signal.signal(before, signal.SIG_DFL)
+
+
+def run(executor: NodeExecutor, one: Attempt) -> AttemptResult:
+    began = time.monotonic()
+    (result,) = executor.execute([one])
+    assert time.monotonic() - began < SOON
+    return result
+
+
+def sleeps() -> None:
+    time.sleep(FOREVER)
+
+
+def waits_for_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def waits_for_an_event() -> None:
+    threading.Event().wait()
+
+
+def waits_for_a_thread() -> None:
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    thread.join()
+
+
+def waits_for_a_process() -> None:
+    subprocess.run([sys.executable, "-c", "import signal; signal.pause()"], check=True)
+
+
+def reads_a_pipe() -> None:
+    reader, _writer = os.pipe()
+    os.read(reader, 1)
+
+
+def loops() -> None:
+    for _ in itertools.count():
+        pass
+
+
+async def awaits() -> None:
+    await asyncio.Event().wait()
+
+
+async def blocks_its_loop() -> None:
+    time.sleep(FOREVER)
+
+
+def works_in_finally() -> None:
+    try:
+        time.sleep(FOREVER)
+    finally:
+        time.sleep(FOREVER)
+
+
+def catches_every_exception() -> None:
+    while True:
+        try:
+            time.sleep(FOREVER)
+        except Exception:
+            continue
+
+
+def catches_everything_once() -> None:
+    try:
+        time.sleep(FOREVER)
+    except:  # noqa: E722
+        time.sleep(FOREVER)
+
+
+def catches_everything_for_ever() -> None:
+    while True:
+        try:
+            time.sleep(FOREVER)
+        except:  # noqa: E722
+            continue
+
+
+class Stubborn:
+    def __del__(self) -> None:
+        time.sleep(FOREVER)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def lingers_in_a_finaliser() -> None:
+    del_me = Stubborn()
+    del del_me
+    time.sleep(FOREVER)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        sleeps,
+        waits_for_a_lock,
+        waits_for_an_event,
+        waits_for_a_thread,
+        waits_for_a_process,
+        reads_a_pipe,
+        loops,
+        awaits,
+        blocks_its_loop,
+        works_in_finally,
+        catches_every_exception,
+        catches_everything_once,
+        catches_everything_for_ever,
+    ],
+)
+def test_a_node_is_ended_at_its_deadline(executor: NodeExecutor, node: Callable[[], Any]) -> None:
+    assert is_timeout(run(executor, attempt(node)))
+    assert executor.overdue.count == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_finaliser_that_eats_the_interruption_is_interrupted_again(executor: NodeExecutor) -> None:
+    assert is_timeout(run(executor, attempt(lingers_in_a_finaliser)))
+
+
+def test_a_statement_is_cancelled_and_its_connection_stays_usable(executor: NodeExecutor, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        assert is_timeout(run(executor, attempt(lambda: connection.execute("SELECT pg_sleep(3600)"))))
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_a_node_returns_after_its_deadline_is_void(executor: NodeExecutor) -> None:
+    def returns_late() -> dict[str, str]:
+        try:
+            time.sleep(FOREVER)
+        except BaseException:
+            return {"written": "late"}
+        return {}
+
+    assert is_timeout(run(executor, attempt(returns_late)))
+
+
+def test_what_a_node_raises_after_its_deadline_is_a_timeout(executor: NodeExecutor) -> None:
+    def raises_late() -> None:
+        try:
+            time.sleep(FOREVER)
+        except BaseException:
+            raise ValueError("something else") from None
+
+    assert is_timeout(run(executor, attempt(raises_late)))
+
+
+def test_a_node_that_ends_in_time_keeps_its_result_and_is_left_alone_afterwards(executor: NodeExecutor) -> None:
+    assert run(executor, attempt(lambda: 7)) == Returned(value=7)
+    threading.Event().wait(LIMIT * 2)
+    assert run(executor, attempt(lambda: 8, timeout=None)) == Returned(value=8)
+
+
+def test_a_later_deadline_does_not_outlast_an_earlier_one(executor: NodeExecutor) -> None:
+    assert run(executor, attempt(lambda: 1, timeout=FOREVER)) == Returned(value=1)
+    assert is_timeout(run(executor, attempt(waits_for_an_event)))
+    assert run(executor, attempt(lambda: 2, timeout=FOREVER)) == Returned(value=2)
+    assert is_timeout(run(executor, attempt(waits_for_an_event)))
+
+
+def test_a_held_stretch_is_finished_before_the_interruption_lands(executor: NodeExecutor) -> None:
+    finished: list[float] = []
+
+    def commits() -> None:
+        began = time.monotonic()
+        with held():
+            while time.monotonic() - began < LIMIT * 2:
+                threading.Event().wait(0.01)
+            finished.append(time.monotonic() - began)
+        time.sleep(FOREVER)
+
+    assert is_timeout(run(executor, attempt(commits)))
+    assert finished
+    assert finished[0] >= LIMIT * 2
+
+
+def test_thousands_of_deadlines_at_the_very_end_never_land_outside_the_node(executor: NodeExecutor) -> None:
+    """Results race their deadlines here: each is either kept or a timeout, and nothing escapes from `execute`."""
+    seen = {Returned: 0, Raised: 0}
+    for _ in range(300):
+        until = time.monotonic() + 0.001
+
+        def spins(until: float = until) -> None:
+            while time.monotonic() < until:
+                pass
+
+        (result,) = executor.execute([attempt(spins, timeout=0.001)])
+        assert isinstance(result, Returned) or is_timeout(result)
+        seen[type(result)] += 1
+    assert seen[Raised] > 0
+
+
+def test_an_exit_in_a_node_is_the_failure_of_the_node(executor: NodeExecutor) -> None:
+    result = run(executor, attempt(lambda: sys.exit(3)))
+    assert isinstance(result, Raised)
+    assert isinstance(result.error, SystemExit)
+    assert not result.timed_out
+
+
+def test_an_exception_that_ends_the_process_passes_through_a_node() -> None:
+    executor = NodeExecutor(time.monotonic, is_farewell=lambda error: isinstance(error, SystemExit))
+    with pytest.raises(SystemExit):
+        executor.execute([attempt(lambda: sys.exit(3))])
+
+
+def test_an_error_of_clean_up_code_does_not_hide_that_the_process_is_ended() -> None:
+    def fails_to_clean_up() -> None:
+        try:
+            sys.exit(3)
+        finally:
+            raise ValueError("clean-up failed")
+
+    executor = NodeExecutor(time.monotonic, is_farewell=lambda _: True)
+    with pytest.raises(SystemExit):
+        executor.execute([attempt(fails_to_clean_up)])
+
+
+def test_an_attempt_that_may_not_begin_is_not_called(executor: NodeExecutor) -> None:
+    called: list[int] = []
+    one = attempt(lambda: called.append(1))
+    (result,) = executor.execute([Attempt(**{**fields_of(one), "may_begin": lambda _: False})])
+    assert result == NotBegun()
+    assert called == []
+
+
+def fields_of(one: Attempt) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+def test_a_node_that_drains_another_run_has_it_fenced_off(executor: NodeExecutor) -> None:
+    inner: list[AttemptResult] = []
+    outer = attempt(lambda: inner.extend(executor.execute([attempt(waits_for_an_event)])), timeout=FOREVER)
+    assert isinstance(run(executor, outer), Returned)
+    assert is_timeout(inner[0])
+    assert executor.overdue.count == 1
+
+
+def test_the_alarm_of_the_user_stays_the_users_own(executor: NodeExecutor) -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    try:
+
+        def sets_an_alarm() -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            time.sleep(FOREVER)
+
+        assert is_timeout(run(executor, attempt(sets_an_alarm)))
+        assert rung == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_child_has_deadlines_of_its_own(executor: NodeExecutor) -> None:
+    assert run(executor, attempt(lambda: 1)) == Returned(value=1)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if is_timeout(executor.execute([attempt(waits_for_an_event)])[0]) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_outside_the_main_thread_a_node_is_fenced_off(executor: NodeExecutor) -> None:
+    results: list[AttemptResult] = []
+    thread = threading.Thread(target=lambda: results.extend(executor.execute([attempt(waits_for_an_event)])))
+    thread.start()
+    thread.join(SOON)
+    assert is_timeout(results[0])
+    assert executor.overdue.count == 1
+
+
+def test_the_interruption_is_no_exception_that_broad_handlers_catch() -> None:
+    assert issubclass(DeadlineReached, KeyboardInterrupt)
+    assert not issubclass(DeadlineReached, Exception)

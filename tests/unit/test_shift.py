@@ -1,0 +1,196 @@
+"""One slot's shift: the first lease, what it takes on afterwards, when it ends, and whom it leaves the rest to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from support.faults import Fault, unreachable
+from support.rig import Rig
+
+from docket_celery import START, Graph
+from docket_celery.dispatcher import Dispatcher
+from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
+from docket_celery.outcomes import FenceLost, Parked
+from docket_celery.run.document import RunStatus
+from docket_celery.shift import Shift, ShiftReport
+from docket_celery.storage.contracts.values import Lease
+from docket_celery.telemetry.hook import VehicleCrashed
+
+DONE = Parked(park="terminal")
+
+
+@dataclass(slots=True)
+class Published:
+    """A broker that only remembers."""
+
+    leases: list[Lease] = field(default_factory=list)
+
+    def __call__(self, leases: Sequence[Lease]) -> int:
+        self.leases += leases
+        return len(leases)
+
+
+def quick(name: str = "quick", function: object = lambda: None) -> Graph:
+    return Graph(name).node("a", function).edge(START, "a")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def published() -> Published:
+    return Published()
+
+
+def a_shift(rig: Rig, published: Published, stopping: object = lambda: False) -> Shift:
+    return Shift(rig.engine, Dispatcher(rig.engine, published), stopping=stopping)  # type: ignore[arg-type]
+
+
+def statuses(rig: Rig, count: int) -> list[str]:
+    return [rig.run(f"run-{number}").status.value for number in range(1, count + 1)]
+
+
+def test_a_slot_goes_on_with_the_next_due_run_until_none_is_left(published: Published) -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.start(quick())
+    report = a_shift(rig, published).work(rig.lease())
+    assert report == ShiftReport(outcome=DONE, refilled=3)
+    assert str(report) == "parked:terminal (+3 more)"
+    assert statuses(rig, 4) == ["done"] * 4
+    assert published.leases == []
+
+
+def test_a_slot_begins_no_further_run_once_its_time_is_up_and_leaves_one_lease_behind(published: Published) -> None:
+    rig = Rig(vehicle_max_elapsed=25.0)
+    for _ in range(6):
+        rig.start(quick(function=rig.takes(10.0)))
+    report = a_shift(rig, published).work(rig.lease())
+    assert report.refilled == 2
+    assert statuses(rig, 6).count("done") == 3
+    assert len(published.leases) == 1
+    assert rig.info(published.leases[0].run_id).claim_attempts == 0
+
+
+def test_a_slot_that_refills_through_the_broker_publishes_a_lease_for_each_run(published: Published) -> None:
+    rig = Rig(refill="broker")
+    for _ in range(3):
+        rig.start(quick())
+    shift = a_shift(rig, published)
+    assert shift.work(rig.lease()).refilled == 0
+    assert [len(published.leases), statuses(rig, 3).count("done")] == [1, 1]
+    while published.leases:
+        shift.work(published.leases.pop())
+    assert statuses(rig, 3) == ["done"] * 3
+
+
+def test_a_lease_with_nothing_to_redeem_ends_the_shift_at_once(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.start(quick())
+    lease = rig.lease()
+    rig.verbs.cancel_run(lease.run_id)
+    assert a_shift(rig, published).work(lease) == ShiftReport(outcome=FenceLost())
+    assert sorted(statuses(rig, 2)) == ["cancelled", "running"]
+
+
+def test_a_slot_whose_worker_stops_takes_on_nothing_and_nudges_whoever_is_left(published: Published) -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.start(quick())
+    rig.nudges.after.clear()
+    stopped: list[bool] = []
+    rig.runs.plan("commit", lambda: stopped.append(True))
+    report = a_shift(rig, published, stopping=lambda: bool(stopped)).work(rig.lease())
+    assert report == ShiftReport(outcome=DONE)
+    assert statuses(rig, 3).count("running") == 2
+    assert (published.leases, rig.nudges.after) == ([], [0.0])
+
+
+def test_the_first_leases_crash_fails_the_task_after_the_slot_was_handed_on(published: Published) -> None:
+    # The crashed run's claim counts until it expires.
+    rig = Rig(max_in_flight=10)
+    rig.start(quick())
+    rig.start(quick())
+    rig.graphs.plan("fetch_graph", Fault(error=NotFound("gone")))
+    with pytest.raises(ClaimInvariant):
+        a_shift(rig, published).work(rig.lease())
+    assert len(published.leases) == 1
+
+
+def test_a_further_runs_crash_is_loud_and_counted_and_costs_the_others_nothing(
+    published: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The crashed run's claim counts until it expires.
+    rig = Rig(max_in_flight=10)
+    for name in ("one", "two", "three"):
+        rig.start(quick(name))
+    rig.graphs.plan("fetch_graph", None, Fault(error=NotFound("gone")))
+    report = a_shift(rig, published).work(rig.lease())
+    assert report == ShiftReport(outcome=DONE, refilled=2, crashed=1)
+    assert str(report) == "parked:terminal (+2 more), 1 crashed"
+    assert sorted(statuses(rig, 3)) == ["done", "done", "running"]
+    assert len(rig.reported(VehicleCrashed)) == 1
+    assert "crashed its vehicle" in caplog.text
+    assert "ClaimInvariant" in caplog.text
+
+
+def test_an_order_to_end_the_process_ends_the_shift(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.start(quick())
+    rig.runs.plan("commit", None, Fault(error=SystemExit()))
+    with pytest.raises(SystemExit):
+        a_shift(rig, published).work(rig.lease())
+    assert published.leases == []
+
+
+@pytest.mark.parametrize("refill", ["direct", "broker"])
+def test_a_database_that_goes_away_between_two_runs_ends_the_shift_in_peace(refill: str, published: Published) -> None:
+    rig = Rig(refill=refill)
+    rig.start(quick())
+    rig.start(quick())
+    lease = rig.lease()
+    rig.runs.plan("claim_due", unreachable())
+    assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE)
+
+
+def test_a_database_that_is_away_for_the_first_lease_ends_the_shift(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    lease = rig.lease()
+    rig.runs.always("redeem_claim", unreachable)
+    assert a_shift(rig, published).work(lease).outcome.kind == "unreached"
+    assert rig.runs.count("claim_due") == 1
+
+
+def test_a_crash_while_the_database_is_away_still_shows_the_crash(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    lease = rig.lease()
+    rig.runs.plan("commit", Fault(error=AssertionError("a bug")))
+    rig.runs.plan("claim_due", Fault(error=StoreUnavailable("away")))
+    with pytest.raises(AssertionError, match="a bug"):
+        a_shift(rig, published).work(lease)
+
+
+def test_refills_prefer_ready_and_expired_runs_in_turn(published: Published) -> None:
+    rig = Rig()
+    dispatcher = Dispatcher(rig.engine, published)
+    for _ in range(4):
+        dispatcher.refill()
+    dispatcher.hand_on()
+    preferences = [arguments[0].preference for arguments, _ in rig.runs.of("claim_due")]
+    assert preferences == ["ready", "expired", "ready", "expired", "ready"]
+
+
+def test_a_run_that_used_up_its_drain_budget_comes_back_behind_the_others(published: Published) -> None:
+    rig = Rig(drain_max_moments=1)
+    order: list[str] = []
+    for name in ("one", "two"):
+        graph = Graph(name).node("a", lambda ctx: order.append(ctx.run_id)).edge(START, "a")
+        rig.start(graph.node("b", lambda ctx: order.append(ctx.run_id)).edge("a", "b"))
+        rig.clock.advance(0.001)
+    rig.runs.plan("commit", *[lambda: rig.clock.advance(0.001)] * 2)  # type: ignore[list-item]
+    a_shift(rig, published).work(rig.lease())
+    assert order == ["run-1", "run-2", "run-1", "run-2"]
+    assert rig.run("run-2").status is RunStatus.DONE

@@ -1,0 +1,140 @@
+"""What goes to the broker: leases and nudges, through a producer of our own, bounded, and never raising."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Queue
+from support.apps import a_docket
+
+from docket_celery import Docket
+from docket_celery.embedded.redis import EmbeddedRedis
+from docket_celery.storage.contracts.values import Lease
+from docket_celery.worker.messages import to_message
+from docket_celery.worker.publisher import DISPATCH, VEHICLE
+
+DATABASE = "postgresql://127.0.0.1:9/never-asked"
+
+
+def _lease(run_id: str = "run-1") -> Lease:
+    return Lease(
+        run_id=run_id,
+        tenant=None,
+        graph_id="order",
+        graph_hash="a" * 64,
+        checkpoint_seq=1,
+        claim_token="token",
+        claimed_at=datetime(2026, 11, 1, tzinfo=UTC),
+        claim_attempt=1,
+        orphan_ttl=timedelta(seconds=60),
+    )
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    directory: Path = tmp_path_factory.mktemp("redis")
+    with EmbeddedRedis.start(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def docket(redis: EmbeddedRedis) -> Docket:
+    docket = a_docket(DATABASE, broker=redis.url())
+    with docket.app.connection_for_write() as connection:
+        connection.channel().client.flushall()
+    return docket
+
+
+def _received(docket: Docket, queue: str) -> list[Any]:
+    """Takes all messages from a queue."""
+    messages: list[Any] = []
+    with docket.app.connection_for_read() as connection, connection.SimpleQueue(queue) as simple:
+        try:
+            while True:
+                messages.append(simple.get(block=False))
+                messages[-1].ack()
+        except simple.Empty:
+            return messages
+
+
+def test_leases_go_out_in_order_to_the_queue_of_leases(docket: Docket) -> None:
+    leases = [_lease(f"run-{number}") for number in range(3)]
+    assert docket.publisher(leases) == 3
+    messages = _received(docket, "docket")
+    assert [message.headers["task"] for message in messages] == [VEHICLE] * 3
+    assert [message.payload[1] for message in messages] == [{"lease": to_message(lease)} for lease in leases]
+    assert _received(docket, "docket.ticks") == []
+
+
+def test_a_message_is_json_without_countdown_and_shows_no_token(docket: Docket) -> None:
+    docket.publisher([_lease()])
+    (message,) = _received(docket, "docket")
+    assert message.content_type == "application/json"
+    assert message.headers["eta"] is None
+    assert message.headers["ignore_result"] is True
+    assert message.headers["shadow"] == f"{VEHICLE}[order]"
+    assert "run=run-1" in message.headers["kwargsrepr"]
+    assert "token" not in message.headers["kwargsrepr"] + message.headers["argsrepr"]
+
+
+def test_a_nudge_goes_to_the_queue_of_ticks(docket: Docket) -> None:
+    docket.publisher.wake()
+    (message,) = _received(docket, "docket.ticks")
+    assert (message.headers["task"], message.payload[1]) == (DISPATCH, {"nudge": True})
+
+
+def test_nudges_of_one_moment_are_one_message(docket: Docket) -> None:
+    for _ in range(20):
+        docket.publisher.wake()
+    assert 1 <= len(_received(docket, "docket.ticks")) <= 3
+
+
+def test_a_nudge_beyond_the_next_tick_is_left_to_it(docket: Docket) -> None:
+    docket.publisher.wake(after=60.0)
+    assert _received(docket, "docket.ticks") == []
+
+
+def test_host_settings_for_messages_do_not_reach_ours(redis: EmbeddedRedis) -> None:
+    docket = a_docket(
+        DATABASE,
+        broker=redis.url(),
+        task_serializer="pickle",
+        task_default_queue="elsewhere",
+        task_create_missing_queues=False,
+        task_queues=[Queue("hijacked")],
+        task_routes={"docket_celery.*": {"queue": "hijacked"}},
+    )
+    assert docket.publisher([_lease()]) == 1
+    (message,) = _received(docket, "docket")
+    assert message.content_type == "application/json"
+
+
+@pytest.mark.parametrize("fault", ["refused", "half-open"])
+def test_a_broker_that_is_away_costs_little_time_and_raises_nothing(
+    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedRedis.start(tmp_path / "redis") as server:
+        docket = a_docket(DATABASE, broker=server.url())
+        assert docket.publisher([_lease()]) == 1
+        server.stop() if fault == "refused" else server.freeze()
+        for _ in range(2):
+            began = time.monotonic()
+            assert docket.publisher([_lease(), _lease()]) == 0
+            docket.publisher.wake()
+            assert time.monotonic() - began < 4.0
+        server.restart() if fault == "refused" else server.thaw()
+        assert docket.publisher([_lease()]) == 1
+    assert f"could not publish {VEHICLE} to queue docket" in caplog.text
+
+
+def test_the_connections_of_the_host_keep_their_settings(redis: EmbeddedRedis) -> None:
+    docket = a_docket(DATABASE, broker=redis.url(), broker_transport_options={"visibility_timeout": 77})
+    docket.publisher([_lease()])
+    assert docket.app.conf.broker_transport_options == {"visibility_timeout": 77}
+    assert docket.app.connection_for_write().transport_options == {"visibility_timeout": 77}
+    assert docket.app.connection_for_write().connect_timeout != 0.5
