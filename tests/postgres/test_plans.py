@@ -123,6 +123,14 @@ def _locked(plan: dict[str, Any]) -> float:
     return sum(node["Actual Rows"] * node["Actual Loops"] for node in _nodes(plan) if node["Node Type"] == "LockRows")
 
 
+def _rounding(connection: psycopg.Connection[Any], plan: dict[str, Any]) -> float:
+    """How far `_locked` may be off: before version 18 a server told the average of a node's loops as a whole number."""
+    if connection.info.server_version >= 180_000:
+        return 0
+    loops = [node["Actual Loops"] for node in _nodes(plan) if node["Node Type"] == "LockRows"]
+    return sum(count / 2 for count in loops if count > 1)
+
+
 def _buffers(node: dict[str, Any]) -> int:
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
 
@@ -142,7 +150,8 @@ def test_a_claim_reads_partial_indexes_and_few_pages_and_locks_what_it_takes(
         indexes |= {"runs_turns", "runs_claimed_of_tenant"}
     assert {node["Index Name"] for node in reads} <= indexes
     assert _buffers(_selection(plan)) <= (200 if due == 20 else 500)
-    assert _locked(plan) == _selection(plan)["Actual Rows"] == limit
+    assert _selection(plan)["Actual Rows"] == limit
+    assert abs(_locked(plan) - limit) <= _rounding(connection, plan)
 
 
 @pytest.fixture(scope="module")
