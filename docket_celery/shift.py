@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
-from docket_celery.outcomes import FenceLost, Outcome, Unreached
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.vehicle import Vehicle
+from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
 
 logger = logging.getLogger("docket_celery")
 

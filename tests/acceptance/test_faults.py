@@ -69,6 +69,7 @@ def test_deleting_every_broker_message_while_leases_are_out_loses_nothing(fleet:
     fleet.assert_invariants()
 
 
+@pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 120}])
 def test_the_same_message_delivered_three_times_runs_once(fleet: Fleet) -> None:
     run = fleet.start(line("gate1"))
     leases = fleet.docket.storage.runs.claim_due(a_scan()).leases

@@ -8,9 +8,9 @@ from support.scene import Scene
 
 from docket_celery import START, Graph, Interrupt
 from docket_celery.errors import RowRefused
-from docket_celery.outcomes import Parked
 from docket_celery.run.document import RunStatus
 from docket_celery.storage.postgres.pool import Database
+from docket_celery.vehicle.outcomes import Parked
 
 
 def test_an_answer_schema_that_is_no_json_fails_the_run_and_not_its_vehicle(place: Scene) -> None:

@@ -15,7 +15,6 @@ from docket_celery.config import Config
 from docket_celery.engine import Engine, build
 from docket_celery.errors import UnknownNode
 from docket_celery.graph.document import Graph
-from docket_celery.outcomes import Outcome
 from docket_celery.renewal import Held
 from docket_celery.run.document import Run
 from docket_celery.run.events import Event
@@ -27,6 +26,7 @@ from docket_celery.storage.memory.state import State
 from docket_celery.telemetry.hook import Fact, Hooks
 from docket_celery.testing import FixedJitter, ManualClock, SequentialIds
 from docket_celery.vehicle import Vehicle
+from docket_celery.vehicle.outcomes import Outcome
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ from docket_celery.errors import (
     RunPoisoned,
     StoreUnavailable,
 )
-from docket_celery.outcomes import Discarded
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.storage.contracts.values import TENANTLESS, GraphRef
 from docket_celery.telemetry.hook import MomentCommitted
+from docket_celery.vehicle.outcomes import Discarded
 
 
 def node() -> None:

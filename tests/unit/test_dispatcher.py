@@ -12,9 +12,9 @@ from support.rig import Rig
 from docket_celery import START, Graph
 from docket_celery.dispatcher import LARGEST_BATCH, Dispatcher
 from docket_celery.errors import StoreUnavailable
-from docket_celery.outcomes import Parked
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
+from docket_celery.vehicle.outcomes import Parked
 
 QUICK = Graph("quick").node("a", lambda: None).edge(START, "a")
 

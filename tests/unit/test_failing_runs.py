@@ -12,10 +12,10 @@ from support.rig import Rig
 
 from docket_celery import START, Graph, Interrupt, NodeContext, Retry
 from docket_celery.errors import InactiveRun
-from docket_celery.outcomes import Discarded, Parked
 from docket_celery.run.codec import decode_state, encode_state
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
+from docket_celery.vehicle.outcomes import Discarded, Parked
 
 
 def asks() -> Interrupt:

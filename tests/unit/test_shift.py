@@ -12,11 +12,11 @@ from support.rig import Rig
 from docket_celery import START, Graph
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
-from docket_celery.outcomes import FenceLost, Parked
 from docket_celery.run.document import RunStatus
 from docket_celery.shift import Shift, ShiftReport
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.telemetry.hook import VehicleCrashed
+from docket_celery.vehicle.outcomes import FenceLost, Parked
 
 DONE = Parked(park="terminal")
 

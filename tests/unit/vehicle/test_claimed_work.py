@@ -11,12 +11,12 @@ from support.faults import Fault, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph, NodeContext
-from docket_celery.outcomes import Discarded, Parked, Released
 from docket_celery.run.document import RunStatus
 from docket_celery.runtime.executor import Attempt, AttemptResult, call
 from docket_celery.telemetry.hook import DrainFinished
 from docket_celery.testing import ManualClock
-from docket_celery.vehicle import COMMIT_LIMIT, LOAD_LIMIT
+from docket_celery.vehicle.drive import COMMIT_LIMIT, LOAD_LIMIT
+from docket_celery.vehicle.outcomes import Discarded, Parked, Released
 
 
 def wide(*names: str, function: Any, **options: Any) -> Graph:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from docket_celery.drain import Drain
-from docket_celery.outcomes import Outcome, Parked, Unreached
 from docket_celery.runtime.failures import message_of, type_name
 from docket_celery.telemetry.hook import DrainFinished, Hook, VehicleCrashed
+from docket_celery.vehicle.drain import Drain
+from docket_celery.vehicle.outcomes import Outcome, Parked, Unreached
 
 logger = logging.getLogger("docket_celery")
 

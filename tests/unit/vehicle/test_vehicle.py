@@ -21,7 +21,6 @@ from docket_celery.errors import (
     StoreError,
     ValueRefused,
 )
-from docket_celery.outcomes import Deferred, Discarded, FenceLost, HostIncompatible, Parked
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType
@@ -29,6 +28,7 @@ from docket_celery.runtime.plan import Ended
 from docket_celery.storage.contracts.values import Retain
 from docket_celery.telemetry.hook import DrainFinished, LeaseRefused, MomentCommitted, VehicleCrashed
 from docket_celery.testing import ManualClock
+from docket_celery.vehicle.outcomes import Deferred, Discarded, FenceLost, HostIncompatible, Parked
 
 
 def line(length: int, **node_options: Any) -> Graph:
@@ -205,7 +205,7 @@ def test_a_claimed_run_blocked_on_interrupts_raises_and_names_them() -> None:
 def test_a_run_that_turns_out_to_have_ended_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.start(line(1))
-    monkeypatch.setattr("docket_celery.vehicle.propose_advance", lambda *_, **__: Ended())
+    monkeypatch.setattr("docket_celery.vehicle.drive.propose_advance", lambda *_, **__: Ended())
     with pytest.raises(ClaimInvariant, match="has already ended"):
         rig.drain()
 
@@ -217,7 +217,7 @@ def test_a_fault_of_our_own_while_proposing_is_raised_and_reported(monkeypatch: 
     def broken(*_: Any, **__: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("docket_celery.vehicle.propose_advance", broken)
+    monkeypatch.setattr("docket_celery.vehicle.drive.propose_advance", broken)
     with pytest.raises(AssertionError):
         rig.drain()
     (crash,) = rig.reported(VehicleCrashed)

@@ -12,9 +12,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from docket_celery.claimed_work import ClaimedWork
-from docket_celery.drain import Drain
-from docket_celery.drain_report import report_crash, report_end
 from docket_celery.engine import Engine
 from docket_celery.errors import (
     ClaimInvariant,
@@ -28,9 +25,7 @@ from docket_celery.errors import (
     StoreUnavailable,
     ValueRefused,
 )
-from docket_celery.handbacks import HandBacks
 from docket_celery.lifecycle import proposal, wake_when_due
-from docket_celery.outcomes import Boundary, FenceLost, Outcome, Parked, Released, Unreached
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
 from docket_celery.renewal import holding
@@ -41,6 +36,11 @@ from docket_celery.runtime.loop import Withheld, propose_advance, propose_failur
 from docket_celery.runtime.plan import Blocked, Ended, NotDue
 from docket_celery.storage.contracts.values import GraphRef, Lease
 from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
+from docket_celery.vehicle.claimed_work import ClaimedWork
+from docket_celery.vehicle.drain import Drain
+from docket_celery.vehicle.handbacks import HandBacks
+from docket_celery.vehicle.outcomes import Boundary, FenceLost, Outcome, Parked, Released, Unreached
+from docket_celery.vehicle.report import report_crash, report_end
 
 logger = logging.getLogger("docket_celery")
 

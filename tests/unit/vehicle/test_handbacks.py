@@ -11,13 +11,13 @@ from support.faults import Fault, lost_reply, unreachable
 from support.rig import Rig
 
 from docket_celery import START, Graph, Sleep
-from docket_celery.drain import Drain
 from docket_celery.errors import CorruptRecord, StoreUnavailable
-from docket_celery.handbacks import HandBacks
-from docket_celery.outcomes import Abandoned, Deferred, Discarded, FenceLost, HostIncompatible, Parked, Released
 from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON
 from docket_celery.telemetry.hook import DrainFinished, RunsPoisoned
+from docket_celery.vehicle.drain import Drain
+from docket_celery.vehicle.handbacks import HandBacks
+from docket_celery.vehicle.outcomes import Abandoned, Deferred, Discarded, FenceLost, HostIncompatible, Parked, Released
 
 
 def nothing() -> None:

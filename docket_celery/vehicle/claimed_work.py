@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from docket_celery.drain import Drain
 from docket_celery.runtime.executor import Attempt, AttemptResult, Executor
+from docket_celery.vehicle.drain import Drain
 
 
 class ClaimedWork:

@@ -7,10 +7,10 @@ from support.faults import lost_reply, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph
-from docket_celery.drain import Drain
-from docket_celery.outcomes import Discarded, FenceLost, Parked, Unreached
 from docket_celery.run.events import EventType
 from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
+from docket_celery.vehicle.drain import Drain
+from docket_celery.vehicle.outcomes import Discarded, FenceLost, Parked, Unreached
 
 
 def pair(first: object = lambda: {"n": 1}) -> Graph:
