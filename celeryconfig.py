@@ -48,6 +48,9 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 # Whether Docket(app) adds its tick, and its pruning, to the beat schedule.
 # docket_install_beat = True
 
+# Who sends ticks and prunings: "beat", or "worker" for fleets without one: then the workers' own timers do.
+# docket_tick = "beat"
+
 # -- docket: how long, how often ---------------------------------------------------------------------------------------
 
 # Seconds without a sign of life after which a claim may be taken over. Claims of living workers are renewed.

@@ -10,10 +10,7 @@ of the same row: the cost of a claim should depend on neither the backlog, nor t
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
 import random
 import tempfile
 import time
@@ -32,6 +29,7 @@ from rich.table import Table
 
 from benchmarks.app import chain, make_app
 from benchmarks.exchanges import counted
+from benchmarks.machine import write
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.storage.contracts.values import ClaimPolicy, Demand
@@ -149,7 +147,7 @@ def pages(url: str, order: Order) -> dict[str, int]:
     parameters = {
         "now": None, "gate": "open", "interval": TTL, "slots": None, "limit": Int8(1), "ttl": TTL,
         "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
-        "fraction": Float8(random.random()), "cap": None,
+        "fraction": Float8(random.random()), "cap": None, "ready_from": None, "claimed_from": None,
     }  # fmt: skip
     explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[STATEMENTS[order]]
     with psycopg.connect(url, row_factory=dict_row) as connection:
@@ -201,7 +199,7 @@ def exchanges(server: EmbeddedPostgres) -> list[dict[str, Any]]:
 
 
 def hot_share(server: EmbeddedPostgres) -> list[dict[str, Any]]:
-    """The share of HOT updates among the commits that keep their claim, of runs of few and of many nodes."""
+    """The share of HOT updates among redemptions and claim-keeping commits, of runs of few and of many nodes."""
     rows = []
     for nodes in (5, 100):
         url = server.create_database(f"hot_{nodes}")
@@ -214,7 +212,7 @@ def hot_share(server: EmbeddedPostgres) -> list[dict[str, Any]]:
             docket.start_run(ref)
         docket.drain()
         docket.storage.runs._database.close()
-        other, retaining = 3 * count, (nodes - 1) * count  # claim, redemption and the last commit
+        other, retaining = 2 * count, nodes * count  # claim and last commit; redemption and all commits but the last
         updates, hot = _updates(url, other + retaining)
         rows.append(
             {"nodes": nodes, "retaining": retaining, "updates": updates, "hot_share": round(hot / retaining, 4)}
@@ -249,7 +247,7 @@ def report(rows: list[dict[str, Any]]) -> None:
         if "operation" in row:
             trips.add_row(row["operation"], f"{row['exchanges']:g}")
     console.print(trips)
-    hot = Table("nodes of a run", "retaining commits", "HOT", title="commits that keep their claim")
+    hot = Table("nodes of a run", "updates", "HOT", title="redemptions, and commits that keep their claim")
     for row in rows:
         if "hot_share" in row:
             hot.add_row(str(row["nodes"]), f"{row['retaining']:,}", f"{row['hot_share']:.1%}")
@@ -266,8 +264,7 @@ def main() -> None:
     rows = measure(QUICK if options.quick else FULL, options.seconds or (1.0 if options.quick else 3.0))
     report(rows)
     if options.json is not None:
-        machine = {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()}
-        options.json.write_text(json.dumps({"machine": machine, "figures": rows}, indent=2) + "\n")
+        write(options.json, rows)
 
 
 if __name__ == "__main__":

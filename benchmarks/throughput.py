@@ -9,9 +9,7 @@ reported. Every figure is checked: all runs done, every event numbered.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -26,6 +24,7 @@ from rich.table import Table
 
 from benchmarks import floor
 from benchmarks.app import BROKER, DATABASE, chain, make_app
+from benchmarks.machine import write
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.embedded.process import Child
@@ -133,15 +132,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     rows = measure(options.rounds, options.runs)
+    report(rows)
+    if options.json is not None:
+        write(options.json, rows)
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    """Prints the figures as a table."""
     table = Table("figure", "median", "of floor", "samples", title="throughput")
     for row in rows:
         table.add_row(
             row["figure"], f"{row['median']:,}", f"{row['of_floor']:.0%}", ", ".join(map(str, row["samples"]))
         )
     Console().print(table)
-    if options.json is not None:
-        machine = {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()}
-        options.json.write_text(json.dumps({"machine": machine, "figures": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from docket_celery.runtime.node import Interrupt, NodeContext, Sleep
     from docket_celery.storage.contracts.values import GraphRef
     from docket_celery.worker.setup import Docket
+    from docket_celery.worker.signals import (
+        lease_refused,
+        moment_committed,
+        node_failed,
+        run_finished,
+        run_poisoned,
+        run_started,
+        run_waiting,
+    )
 
 __version__ = "0.1.0"
 
@@ -42,7 +51,14 @@ _HOMES = {
     "RunSummary": "run.views",
     "START": "graph.elements",
     "Sleep": "runtime.node",
+    "lease_refused": "worker.signals",
+    "moment_committed": "worker.signals",
     "node": "graph.functions",
+    "node_failed": "worker.signals",
+    "run_finished": "worker.signals",
+    "run_poisoned": "worker.signals",
+    "run_started": "worker.signals",
+    "run_waiting": "worker.signals",
 }
 
 __all__ = [
@@ -65,7 +81,14 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "Sleep",
+    "lease_refused",
+    "moment_committed",
     "node",
+    "node_failed",
+    "run_finished",
+    "run_poisoned",
+    "run_started",
+    "run_waiting",
 ]
 
 

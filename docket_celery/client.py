@@ -6,10 +6,8 @@ A verb that makes a run due wakes the dispatcher once the change is durable; the
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +23,7 @@ from docket_celery.errors import (
     InvalidMutation,
     RunPoisoned,
 )
-from docket_celery.graph.diagnostics import Severity
+from docket_celery.graph.diagnostics import Diagnostic, Severity
 from docket_celery.graph.document import Graph
 from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
@@ -33,10 +31,9 @@ from docket_celery.programs import Incompatible
 from docket_celery.pruner import prune, retention
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Moment
-from docket_celery.run.values import encode
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
-from docket_celery.runtime.loop import propose_init
 from docket_celery.runtime.mutations import cancel, check_reason, resolve_interrupt
+from docket_celery.starting import start_many, start_one
 from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.values import (
     SYSTEM,
@@ -45,11 +42,9 @@ from docket_celery.storage.contracts.values import (
     GraphRef,
     GraphVersion,
     GraphVersionPage,
-    InitialRun,
     ListQuery,
     MutationDecision,
     NoChange,
-    Release,
     Scope,
     Storage,
     check_name,
@@ -85,6 +80,17 @@ class Client(ABC):
 
     # -- graphs ---------------------------------------------------------------------------------------------------
 
+    def verify_graph(self, graph: Graph, *, check_nodes: bool = True) -> tuple[Diagnostic, ...]:
+        """Everything that `save_graph` would find wrong with the graph, by path. Connects to no database."""
+        if not isinstance(graph, Graph):
+            raise InvalidInput(f"a Graph is needed, got {type(graph).__name__}: Graph.from_dict() reads one")
+        return (verify if check_nodes else publishable)(
+            graph,
+            self.engine.resolver,
+            default_max_supersteps=self.engine.options.max_supersteps,
+            max_value_bytes=self.engine.options.max_value_bytes,
+        )
+
     def save_graph(self, graph: Graph, *, check_nodes: bool = True) -> GraphRef:
         """Verifies, hashes and publishes a graph version; publishing it again changes nothing.
 
@@ -92,14 +98,7 @@ class Client(ABC):
         is for a process that publishes graphs without having their code. `InvalidGraph` carries every problem found,
         and nothing is stored then.
         """
-        if not isinstance(graph, Graph):
-            raise InvalidInput(f"save_graph takes a Graph, got {type(graph).__name__}: Graph.from_dict() reads one")
-        found = (verify if check_nodes else publishable)(
-            graph,
-            self.engine.resolver,
-            default_max_supersteps=self.engine.options.max_supersteps,
-            max_value_bytes=self.engine.options.max_value_bytes,
-        )
+        found = self.verify_graph(graph, check_nodes=check_nodes)
         errors = [diagnostic for diagnostic in found if diagnostic.severity is Severity.ERROR]
         if errors:
             raise InvalidGraph(graph.id, errors)
@@ -112,6 +111,10 @@ class Client(ABC):
         if not isinstance(ref, GraphRef):
             raise InvalidInput(f"fetch_graph takes a GraphRef, got {type(ref).__name__}")
         return Graph.from_dict(self.storage.graphs.fetch_graph(self._scope(), ref).document)
+
+    def latest_graph(self, graph_id: str) -> GraphRef:
+        """The version of a graph that was published last. `NotFound` when this scope has none."""
+        return self.storage.graphs.fetch_latest(self._scope(), graph_id).ref
 
     def list_graph_versions(
         self, graph_id: str, *, limit: int = 50, before: GraphRef | None = None
@@ -139,33 +142,39 @@ class Client(ABC):
         key         names the start: a run of this scope that already has it is returned, in whatever status, if it is
                     of the same version and input; otherwise `KeyConflict`
         start_at    aware instant of the first wake, instead of now
-        connection  a psycopg connection whose open transaction the start joins: the run exists when that commits
+        connection  whose open transaction the start joins: the run exists once that commits. A psycopg connection,
+                    Django's, or a SQLAlchemy session or connection over psycopg; of the database of the runs, which is
+                    yours to see to. Django and a SQLAlchemy session nudge when they commit; after the commit of any
+                    other call `wake()`, or leave it to the tick
 
         `InvalidInput` names the field that is unknown, missing or unfit. Nothing is stored after an error.
         """
         scope = self._scope()
         if key is not None:
             check_name(key, "start key")
-        ref = self._version(scope, graph)
-        plan = self._plan(scope, ref)
-        ids, clock = self.engine.ids, self.engine.clock
-        moment = propose_init(plan, ids.run_id(), input or {}, now=clock.now(), options=self.engine.options)
-        started = self.storage.runs.insert_run(
-            scope,
-            InitialRun(
-                run=moment.run,
-                events=moment.events,
-                schedule=_first_wake(moment, start_at),
-                start_key=key,
-                input_digest=None if key is None else _digest(moment.run),
-            ),
-            connection=connection,
-        )
-        if started.created and connection is None:
-            self.engine.hooks(MomentCommitted(moment=replace(moment, run=started.run), tenant=self.tenant))
-            if start_at is None:
-                wake_when_due(moment, self.engine.waker, now=started.now)
-        return started.run
+        plan = self._plan(scope, self._version(scope, graph))
+        return start_one(self.engine, scope, plan, input, key=key, start_at=start_at, connection=connection)
+
+    def start_runs(
+        self,
+        graph: GraphRef | str,
+        inputs: Iterable[Mapping[str, Any] | None],
+        *,
+        keys: Sequence[str | None] | None = None,
+        connection: Any = None,
+    ) -> tuple[Run, ...]:
+        """Starts a run for each input in one statement: all of them or, after any error, none.
+
+        `keys` go with the inputs one by one, and `connection` is what it is for `start_run`. An input or key that does
+        not fit is named by its index. The runs come back in the order of the inputs, and the dispatcher is nudged once.
+        """
+        scope = self._scope()
+        plan = self._plan(scope, self._version(scope, graph))
+        return start_many(self.engine, scope, plan, tuple(inputs), keys=keys, connection=connection)
+
+    def wake(self) -> None:
+        """Nudges the dispatcher, bounded and best effort: after the commit of a transaction that a start has joined."""
+        self.engine.waker.wake()
 
     def fetch_run(self, run_id: str) -> Run:
         """The run as last committed. `NotFound` when this scope has none such."""
@@ -199,7 +208,7 @@ class Client(ABC):
         return self.storage.events.list_events(self._scope(), run_id, after_seq=after_seq, limit=limit)
 
     def await_run(self, run_id: str, *, timeout: float | None = None) -> Run:
-        """Waits until the run has ended or only open interrupts are left, and returns it.
+        """Waits until the run has ended or only open interrupts are left, with a deadline or without, and returns it.
 
         `RunPoisoned` carries the `RunInfo` of a run that its claim limits halted. `AwaitTimeout` after `timeout`
         seconds.
@@ -215,6 +224,8 @@ class Client(ABC):
                 return info.run
             if info.poisoned_at is not None:
                 raise RunPoisoned(info)
+            if info.run.only_answers_missing:
+                return info.run
             remaining = float("inf") if until is None else until - clock.monotonic()
             if remaining <= 0:
                 raise AwaitTimeout(f"run {run_id!r} is still {info.view} at step {info.run.step} after {timeout:g} s")
@@ -349,21 +360,6 @@ class TenantClient(Client):
     @property
     def tenant(self) -> str | None:
         return self._tenant
-
-
-def _first_wake(moment: Moment, start_at: datetime | None) -> Release:
-    if moment.run.status.is_terminal:
-        return Release(kind="terminal")
-    if start_at is None:
-        return Release(kind="immediate")
-    if not isinstance(start_at, datetime) or start_at.utcoffset() is None:
-        raise InvalidInput(f"start_at must be an aware datetime, got {start_at!r}")
-    return Release(kind="at", at=start_at)
-
-
-def _digest(run: Run) -> str:
-    """Tells apart the inputs of two starts of one graph version."""
-    return hashlib.sha256(encode(dict(sorted(run.fields.items()))).encode("ascii")).hexdigest()
 
 
 def _statuses(status: RunStatus | str | Sequence[RunStatus | str] | None) -> tuple[RunStatus, ...] | None:

@@ -106,7 +106,7 @@ class Dispatcher:
             if batch.poisoned:
                 self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
                 for poisoned in batch.poisoned:
-                    logger.error("run %s is poisoned: %s", poisoned.run_id, poisoned.poison_reason)
+                    logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)
             if batch.leases or not batch.poisoned:
                 break
             if policy.demand is not None and policy.demand.gate == "tick":

@@ -5,7 +5,8 @@
     ├── GraphError
     │   ├── GraphFormatError      a document cannot be read as a graph
     │   ├── InvalidGraph          verification found errors; carries the diagnostics
-    │   └── GuardError            a guard cannot be parsed, or not be evaluated on these values
+    │   ├── GuardError            a guard cannot be parsed, or not be evaluated on these values
+    │   └── PictureUnavailable    a graph cannot be drawn here
     ├── InvalidInput              a value given by a caller does not fit (run input, answer, time, key, tenant)
     ├── ValueRefused              a state value cannot be kept exactly; names field and path
     ├── UnknownNode               a node name that this process does not know
@@ -68,6 +69,10 @@ class InvalidGraph(GraphError):
 
 class GuardError(GraphError, ValueError):
     """A CEL guard does not parse, or its evaluation fails or yields no boolean; the message quotes the guard."""
+
+
+class PictureUnavailable(GraphError):
+    """A graph cannot be drawn on this machine; the message says what is missing."""
 
 
 class InvalidInput(DocketError, ValueError):

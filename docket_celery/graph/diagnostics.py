@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from docket_celery.errors import GraphFormatError
+
 
 class Severity(StrEnum):
     """An error keeps a graph from being published; a warning does not."""
@@ -24,3 +26,9 @@ class Diagnostic:
 
     def __str__(self) -> str:
         return f"{self.severity.value} {self.code} at {self.path}: {self.message}"
+
+
+def malformed(error: GraphFormatError) -> Diagnostic:
+    """Why a document cannot be read at all, as the only finding about it."""
+    path, _, message = str(error).partition(": ")
+    return Diagnostic(code="malformed_document", path=path, message=message)

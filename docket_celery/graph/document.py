@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 from docket_celery.errors import GraphFormatError
 from docket_celery.graph import serializer
 from docket_celery.graph.elements import NO_RETRY, UNSET, ConstantInput, Edge, Field, FieldInput, Node, Retry
+from docket_celery.graph.format import document_schema
 from docket_celery.graph.functions import CONTEXT_PARAMETER, check_parameter, name_for, parameters_of
+from docket_celery.graph.graphviz import dot, svg
 from docket_celery.graph.picture import mermaid
 from docket_celery.graph.plain import plain_copy
 from docket_celery.graph.schemas import json_schema_of
@@ -145,6 +147,19 @@ class Graph:
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart: guards on the edges, barriers as joins."""
         return mermaid(self)
+
+    def to_dot(self) -> str:
+        """The graph as Graphviz text, with the same contents."""
+        return dot(self)
+
+    def to_svg(self) -> str:
+        """The graph as SVG, drawn by Graphviz; `PictureUnavailable` where its program `dot` is not installed."""
+        return svg(dot(self))
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The published JSON Schema of the form that `to_dict` gives and `from_dict` reads."""
+        return document_schema()
 
     def _with_field(self, name: str, type_or_schema: Any, reducer: str, default: Any, *, is_input: bool) -> Graph:
         _check_text(name, "a field's name")

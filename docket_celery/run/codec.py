@@ -152,12 +152,14 @@ def _interrupt(interrupt: OpenInterrupt) -> dict[str, JsonValue]:
     }
     if interrupt.deadline is not None:
         written["deadline"] = encode_instant(interrupt.deadline)
+        written["default"] = interrupt.default
     if interrupt.opened_at is not None:
         written["opened_at"] = encode_instant(interrupt.opened_at)
     return written
 
 
 def _read_interrupt(record: _Record) -> OpenInterrupt:
+    deadline = record.instant("deadline")
     interrupt = OpenInterrupt(
         id=record.take("id", str),
         node=record.take("node", str),
@@ -165,7 +167,8 @@ def _read_interrupt(record: _Record) -> OpenInterrupt:
         field=record.take("field", str),
         schema=record.take("schema", dict),
         payload=record.take("payload", object),
-        deadline=record.instant("deadline"),
+        deadline=deadline,
+        default=None if deadline is None else record.take("default", object),
         opened_at=record.instant("opened_at"),
     )
     record.end()

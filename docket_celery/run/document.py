@@ -64,7 +64,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenInterrupt:
-    """A question that only somebody outside can answer. `id` belongs to the occurrence, not to the place."""
+    """A question that only somebody outside can answer. `id` belongs to the occurrence, not to the place.
+
+    With a `deadline`, `default` is the answer that the run gives itself once it has come.
+    """
 
     id: str
     node: str
@@ -73,6 +76,7 @@ class OpenInterrupt:
     schema: Mapping[str, JsonValue]
     payload: JsonValue = None
     deadline: datetime | None = None
+    default: JsonValue = None
     opened_at: datetime | None = None
 
 
@@ -119,6 +123,13 @@ class Run:
         times = [task.due_at for task in self.tasks if task.due_at is not None]
         times += [interrupt.deadline for interrupt in self.interrupts if interrupt.deadline is not None]
         return min(times, default=None)
+
+    @property
+    def only_answers_missing(self) -> bool:
+        """Whether every task that is not finished has an open interrupt, with a deadline or without: only somebody
+        outside, or a deadline, moves this run."""
+        unfinished = {task.state for task in self.tasks} - {"finished"}
+        return unfinished == {"interrupted"}
 
     @property
     def output(self) -> dict[str, JsonValue]:

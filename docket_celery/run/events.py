@@ -20,6 +20,7 @@ class EventType(StrEnum):
     TIMER_SET = "timer_set"
     INTERRUPT_OPENED = "interrupt_opened"
     INTERRUPT_RESOLVED = "interrupt_resolved"
+    INTERRUPT_EXPIRED = "interrupt_expired"
     STEP_COMMITTED = "step_committed"
     RUN_DONE = "run_done"
     RUN_FAILED = "run_failed"

@@ -12,13 +12,15 @@ from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import Change, CheckpointType, Continue, Disposition, Moment, Park, Replaced
+from docket_celery.runtime.acceptance import accept
 from docket_celery.runtime.barrier import Fired, fire, fold, start_targets, unsatisfied
 from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, NotBegun, Raised
 from docket_celery.runtime.inputs import bind
+from docket_celery.runtime.interrupts import answered
 from docket_celery.runtime.node import NodeContext
 from docket_celery.runtime.options import RuntimeOptions
-from docket_celery.runtime.plan import Blocked, Ended, NotDue, Proceed, plan
-from docket_celery.runtime.superstep import TaskOutcome, accept, judge
+from docket_celery.runtime.plan import Blocked, Ended, Expire, NotDue, plan
+from docket_celery.runtime.superstep import TaskOutcome, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,9 @@ def propose_advance(
     the database found due is not found early here. Calls node code, through `executor`, and writes nothing.
     """
     planned = plan(run, max(now(), resume_floor) if resume_floor is not None else now())
-    if not isinstance(planned, Proceed):
+    if isinstance(planned, Expire):
+        return _expire(run, planned.interrupts, now())
+    if isinstance(planned, NotDue | Blocked | Ended):
         return planned
     results = _execute(program, run, planned.ready, executor, options)
     executed = [
@@ -139,6 +143,14 @@ def propose_advance(
     if all(task.state == "finished" for task in tasks):
         return _close(program, draft, tasks, options)
     return _pause(draft, tasks, tuple(outcome.interrupt for outcome in outcomes if outcome.interrupt is not None))
+
+
+def _expire(run: Run, expired: tuple[OpenInterrupt, ...], at: datetime) -> Moment:
+    """The defaults as answers. They are committed before a node sees them, so that nobody answers otherwise later."""
+    draft = Draft(run=answered(run, [(interrupt, interrupt.default) for interrupt in expired]), at=at)
+    for interrupt in expired:
+        draft.emit(EventType.INTERRUPT_EXPIRED, node=interrupt.node, id=interrupt.id, field=interrupt.field)
+    return draft.moment(CheckpointType.TASKS_PROGRESSED, Continue())
 
 
 def propose_failure(run: Run, failure: Failure, *, at: datetime) -> Moment:
@@ -214,7 +226,9 @@ def _report(draft: Draft, outcome: TaskOutcome) -> None:
     if task.state == "retrying":
         draft.emit(EventType.NODE_RETRY_SCHEDULED, node=task.node, attempt=task.attempt, due_at=_iso(task.due_at))
     elif outcome.interrupt is not None:
-        draft.emit(EventType.INTERRUPT_OPENED, node=task.node, id=outcome.interrupt.id, field=outcome.interrupt.field)
+        asked = outcome.interrupt
+        deadline = {} if asked.deadline is None else {"due_at": _iso(asked.deadline)}
+        draft.emit(EventType.INTERRUPT_OPENED, node=task.node, id=asked.id, field=asked.field, **deadline)
     elif task.state == "sleeping":
         draft.emit(EventType.TIMER_SET, node=task.node, attempt=task.attempt, due_at=_iso(task.due_at))
     elif task.state == "finished":

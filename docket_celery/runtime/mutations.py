@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from docket_celery.errors import InactiveRun, InvalidInput, NotFound
-from docket_celery.graph.schemas import Schema
 from docket_celery.program import RuntimeGraph
-from docket_celery.run.document import OpenInterrupt, Run, RunStatus
+from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType, Moment, Park
 from docket_celery.runtime.failures import LONGEST_MESSAGE, printable
+from docket_celery.runtime.interrupts import answered, fitting
 from docket_celery.runtime.loop import TERMINAL, Draft
 from docket_celery.runtime.options import RuntimeOptions
-from docket_celery.runtime.superstep import accept
-
-MOST_ANSWERED = 100
-"""How many answered interrupts a run remembers, so that a repeated answer is recognised."""
 
 
 def resolve_interrupt(
     program: RuntimeGraph, run: Run, interrupt_id: str, answer: Any, *, now: datetime, options: RuntimeOptions
 ) -> Moment | None:
-    """The answer recorded and its node woken; None when this interrupt was answered before (the first answer stands).
+    """The answer recorded and its node woken; None when this interrupt was answered before: the first answer stands,
+    be it somebody's or, after a deadline, the default.
 
     `InactiveRun` for an ended run, `NotFound` for an id that is not open, `InvalidInput` for an answer that does not
     fit the interrupt's or the field's schema.
@@ -37,23 +33,8 @@ def resolve_interrupt(
     if interrupt is None:
         open_ids = [open_.id for open_ in run.interrupts]
         raise NotFound(f"run {run.id!r} has no open interrupt {interrupt_id!r}; open are {open_ids}")
-    kept = _answer(program, interrupt, answer, options)
-    tasks = tuple(
-        replace(task, state="ready", answers={**task.answers, interrupt.field: kept})
-        if (task.node, task.step, task.state) == (interrupt.node, interrupt.step, "interrupted")
-        else task
-        for task in run.tasks
-    )
-    draft = Draft(
-        at=now,
-        run=replace(
-            run,
-            status=RunStatus.RUNNING,
-            tasks=tasks,
-            interrupts=tuple(open_ for open_ in run.interrupts if open_.id != interrupt_id),
-            answered=(*run.answered, interrupt_id)[-MOST_ANSWERED:],
-        ),
-    )
+    kept = fitting(program, interrupt, answer, options)
+    draft = Draft(at=now, run=answered(run, [(interrupt, kept)]))
     draft.emit(EventType.INTERRUPT_RESOLVED, node=interrupt.node, id=interrupt_id, field=interrupt.field)
     return draft.moment(CheckpointType.INTERRUPT_RESOLVED, Park(kind="immediate", reason="interrupt_resolved"))
 
@@ -79,11 +60,3 @@ def check_reason(reason: object) -> str:
     if not isinstance(reason, str) or len(reason) > LONGEST_MESSAGE:
         raise InvalidInput(f"reason must be text of at most {LONGEST_MESSAGE} characters, got {reason!r:.100}")
     return printable(reason)
-
-
-def _answer(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, options: RuntimeOptions) -> Any:
-    kept = accept(program, interrupt.field, answer, options)
-    problem = Schema(interrupt.schema).problem(answer) if interrupt.schema else None
-    if problem is not None:
-        raise InvalidInput(f"interrupt {interrupt.id!r} does not take this answer: {problem}")
-    return kept

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from docket_celery.errors import InvalidInput
-from docket_celery.graph.elements import LONGEST_DELAY
+from docket_celery.graph.elements import LONGEST_DELAY, UNSET
 from docket_celery.run.document import JsonValue
 
 
@@ -46,19 +46,40 @@ class Interrupt:
     field     the field that takes the answer; while this activation lasts it is the node's own input of that name
     schema    Python type or JSON Schema of the answer; default: the field's own schema decides
     payload   JSON value for whoever is to answer
+    timeout   seconds from now (on the database clock) after which the default answers, or
+    until     the aware instant at which it does
+    default   the answer that the run gives itself then; a deadline needs one, and it must fit like any other
 
     The node is called again with the answer. Both the answer and what that call returns are written when the
     superstep closes.
     """
 
-    __slots__ = ("field", "payload", "schema")
+    __slots__ = ("default", "field", "payload", "schema", "timeout", "until")
 
-    def __init__(self, field: str, *, schema: Any = None, payload: JsonValue = None) -> None:
+    def __init__(
+        self,
+        field: str,
+        *,
+        schema: Any = None,
+        payload: JsonValue = None,
+        timeout: float | None = None,
+        until: datetime | None = None,
+        default: Any = UNSET,
+    ) -> None:
         if not isinstance(field, str) or not field:
             raise InvalidInput(f"Interrupt needs the name of a field, got {field!r}")
+        if timeout is not None and until is not None:
+            raise InvalidInput(f"Interrupt {field!r} takes either timeout or until")
+        if (timeout is None and until is None) is not (default is UNSET):
+            raise InvalidInput(f"Interrupt {field!r} takes a default answer with a deadline, and only with one")
+        _check_delay(timeout, f"Interrupt {field!r} timeout")
+        _check_instant(until, f"Interrupt {field!r} until")
         self.field = field
         self.schema = schema
         self.payload = payload
+        self.timeout = timeout
+        self.until = until
+        self.default = default
 
     def __repr__(self) -> str:
         return f"Interrupt({self.field!r})"
@@ -82,15 +103,29 @@ class Sleep:
     ) -> None:
         if (seconds is None) == (until is None):
             raise InvalidInput("Sleep takes either seconds or until")
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DELAY
-        ):
-            raise InvalidInput(f"Sleep seconds must be a number from 0 to {LONGEST_DELAY:g}, got {seconds!r}")
-        if until is not None and (not isinstance(until, datetime) or until.utcoffset() is None):
-            raise InvalidInput(f"Sleep until must be an aware datetime, got {until!r}")
+        _check_delay(seconds, "Sleep seconds")
+        _check_instant(until, "Sleep until")
         self.seconds = seconds
         self.until = until
         self.writes = writes
 
     def __repr__(self) -> str:
         return f"Sleep({self.seconds if self.until is None else self.until!r})"
+
+
+def _check_delay(seconds: object, what: str) -> None:
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DELAY
+    ):
+        raise InvalidInput(f"{what} must be a number from 0 to {LONGEST_DELAY:g}, got {seconds!r}")
+
+
+def _check_instant(instant: object, what: str) -> None:
+    if instant is None:
+        return
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise InvalidInput(f"{what} must be an aware datetime, got {instant!r}")
+    try:
+        instant.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInput(f"{what} must lie within the years 1 to 9999 in UTC, got {instant!r}") from error

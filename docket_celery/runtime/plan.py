@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
-from docket_celery.run.document import Run, Task
+from docket_celery.run.document import OpenInterrupt, Run, Task
+from docket_celery.runtime.interrupts import overdue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,13 @@ class Proceed:
 
     tasks: tuple[Task, ...]
     ready: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """These open interrupts are past their deadlines and take their defaults before anything else happens."""
+
+    interrupts: tuple[OpenInterrupt, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +47,16 @@ class Ended:
     """The run is terminal."""
 
 
-Plan: TypeAlias = Proceed | NotDue | Blocked | Ended
+Plan: TypeAlias = Proceed | Expire | NotDue | Blocked | Ended
 
 
 def plan(run: Run, now: datetime) -> Plan:
     """The next thing for `run` at `now`."""
     if run.status.is_terminal:
         return Ended()
+    expired = overdue(run, now)
+    if expired:
+        return Expire(interrupts=expired)
     tasks = tuple(_fire(task, now) for task in run.tasks)
     ready = tuple(task for task in tasks if task.state == "ready")
     if ready or all(task.state == "finished" for task in tasks):

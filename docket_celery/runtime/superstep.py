@@ -12,11 +12,13 @@ from typing import Any
 
 from docket_celery.errors import DocketError, InvalidInput, PermanentFailure, ValueRefused
 from docket_celery.graph.schemas import json_schema_of
-from docket_celery.program import RuntimeField, RuntimeGraph, RuntimeNode
+from docket_celery.program import RuntimeGraph, RuntimeNode
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Task
 from docket_celery.run.values import normalise
+from docket_celery.runtime.acceptance import write_problem
 from docket_celery.runtime.executor import Raised, Returned
 from docket_celery.runtime.failures import failure_of
+from docket_celery.runtime.interrupts import fitting
 from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
 
@@ -106,8 +108,14 @@ def _asked(
         field=asked.field,
         schema=schema,
         payload=payload,
+        deadline=now + timedelta(seconds=asked.timeout) if asked.timeout is not None else asked.until,
         opened_at=now,
     )
+    if interrupt.deadline is not None:
+        try:
+            interrupt = replace(interrupt, default=fitting(program, interrupt, asked.default, options))
+        except InvalidInput as error:
+            raise _Refused("bad_interrupt", f"node {node.id!r} gives a default that is no answer: {error}") from error
     return TaskOutcome(task=replace(task, state="interrupted", asked=task.asked + 1), interrupt=interrupt)
 
 
@@ -142,21 +150,3 @@ def _keep(value: Any, path: str, options: RuntimeOptions) -> JsonValue:
         return normalise(value, path, max_bytes=options.max_value_bytes)
     except ValueRefused as refusal:
         raise _Refused(refusal.code, str(refusal), path=refusal.path) from refusal
-
-
-def write_problem(field: RuntimeField, write: JsonValue) -> str | None:
-    """Why a field does not take this write, or None. The reducer's demands come before the schema's."""
-    return field.reducer.problem(write) or field.schema.problem(write)
-
-
-def accept(program: RuntimeGraph, name: str, value: Any, options: RuntimeOptions) -> JsonValue:
-    """A caller's value for a field (run input, answer) in its committed form; `InvalidInput` names what is wrong."""
-    field = program.fields[name]
-    try:
-        kept = field.reducer.normalise(normalise(value, f"$.{name}", max_bytes=options.max_value_bytes))
-    except ValueRefused as refusal:
-        raise InvalidInput(f"field {name!r}: {refusal}") from refusal
-    problem = write_problem(field, kept)
-    if problem is not None:
-        raise InvalidInput(f"field {name!r}: {problem}")
-    return kept

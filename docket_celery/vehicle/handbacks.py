@@ -78,7 +78,9 @@ class HandBacks:
         disposition = drain.within_claim(lambda: runs.abandon_claim(drain.lease.run_id, drain.token, policy))
         if disposition == "poisoned":
             self._engine.hooks(RunsPoisoned(run_ids=(drain.lease.run_id,)))
-            logger.error("run %s is poisoned by its last hand-back: %s", drain.lease.run_id, policy.reason)
+            lease, attempt = drain.lease, drain.claim_attempt
+            line = "run=%s graph=%s attempt=%d outcome=poisoned by its last hand-back: %s"
+            logger.error(line, lease.run_id, lease.graph_id, attempt, policy.reason)
         return disposition
 
     def _policy(self, drain: Drain, delay: timedelta, reason: str) -> AbandonPolicy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -92,17 +93,104 @@ def status(docket: Docket, as_json: bool) -> None:
 
 
 @docket.command()
+@click.option("--due-limit", default=30.0, show_default=True, help="Seconds that a run may be due.")
+@click.option("--scan-limit", default=30.0, show_default=True, help="Seconds since the last scan, if one is.")
+@as_json
+@verb
+def health(docket: Docket, due_limit: float, scan_limit: float, as_json: bool) -> None:
+    """Say whether work goes on: exit status 0, or 1 when runs are due and nobody looks. Needs no broker."""
+    from docket_celery.worker.health import judge
+
+    backlog = docket.storage.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
+    verdict = judge(backlog, due_limit=timedelta(seconds=due_limit), scan_limit=timedelta(seconds=scan_limit))
+    text = f"{'healthy' if verdict.healthy else 'unhealthy'}: {verdict.reason}"
+    click.echo(json.dumps({"healthy": verdict.healthy, "reason": verdict.reason}) if as_json else text)
+    raise SystemExit(0 if verdict.healthy else 1)
+
+
+@docket.command()
+@as_json
+@verb
+def doctor(docket: Docket, as_json: bool) -> None:
+    """Look for what is wrong and say what to do: exit status 0, or 1 for problems."""
+    from docket_celery.worker import tables
+    from docket_celery.worker.doctor import diagnose
+    from docket_celery.worker.examination import examine
+
+    findings = diagnose(examine(docket))
+    _show(as_json, tables.finding_records(findings), lambda: tables.finding_table(findings))
+    raise SystemExit(1 if any(finding.verdict == "problem" for finding in findings) else 0)
+
+
+@docket.group(invoke_without_command=True)
 @click.option("--after", default=None, help="Go on after this graph id.")
 @click.option("--limit", default=50, show_default=True)
 @for_tenant
 @as_json
 @verb
 def graphs(docket: Docket, after: str | None, limit: int, tenant: str | None, as_json: bool) -> None:
-    """List the latest version of each graph."""
+    """List the latest version of each graph; or look at one, published or in a file."""
     from docket_celery.worker import tables
 
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     found = _client(docket, tenant).list_graphs(limit=limit, after=after)
     _show(as_json, [tables.graph_record(version) for version in found], lambda: tables.graph_table(found))
+
+
+@graphs.command(name="show")
+@click.argument("graph_id")
+@click.option("--hash", "graph_hash", default=None, help="This version, instead of the latest.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="Print Mermaid text.")
+@click.option("--dot", "form", flag_value="dot", help="Print Graphviz text.")
+@click.option("--svg", "form", flag_value="svg", help="Print SVG; needs Graphviz.")
+@for_tenant
+@as_json
+@verb
+def show_graph(
+    docket: Docket, graph_id: str, graph_hash: str | None, form: str | None, tenant: str | None, as_json: bool
+) -> None:
+    """Show a published graph: its edges with guards and barriers, its nodes and its fields."""
+    from docket_celery.storage.contracts.values import GraphRef
+    from docket_celery.worker import graph_tables
+
+    client = _client(docket, tenant)
+    given = None if graph_hash is None else GraphRef(graph_id=graph_id, graph_hash=graph_hash)
+    ref = given or client.latest_graph(graph_id)
+    graph = client.fetch_graph(ref)
+    if form is not None:
+        click.echo({"mermaid": graph.to_mermaid, "dot": graph.to_dot, "svg": graph.to_svg}[form]())
+        return
+    _show(as_json, graph.to_dict(), lambda: graph_tables.graph_tables(graph, ref.graph_hash))
+
+
+@graphs.command(name="verify")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@as_json
+@verb
+def verify_graph(docket: Docket, file: Any, as_json: bool) -> None:
+    """Check the graph document in FILE (JSON; - reads standard input) and print everything that is wrong with it.
+
+    Node names must be known to this app. Exit status 1 when the graph could not be published.
+    """
+    from docket_celery.errors import GraphFormatError
+    from docket_celery.graph.diagnostics import Severity, malformed
+    from docket_celery.graph.document import Graph
+    from docket_celery.worker import graph_tables
+
+    try:
+        document = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise click.ClickException(f"{file.name} is no JSON: {error}") from error
+    try:
+        graph = Graph.from_dict(document)
+        found = docket.verify_graph(graph)
+    except GraphFormatError as error:
+        graph, found = None, (malformed(error),)
+    record = graph_tables.findings_record(graph, found)
+    _show(as_json, record, lambda: graph_tables.findings_text(file.name, found))
+    if any(diagnostic.severity is Severity.ERROR for diagnostic in found):
+        raise SystemExit(1)
 
 
 @docket.command()
@@ -215,6 +303,8 @@ def prune(docket: Docket, dry_run: bool, graphs: bool, yes: bool, tenant: str | 
     from docket_celery.worker import tables
 
     client = _client(docket, tenant)
+    if docket.config.run_retention is None and docket.config.event_retention is None:
+        click.echo("neither docket_run_retention nor docket_event_retention is set: everything is kept", err=True)
     if dry_run or not yes:
         expected = client.prune(dry_run=True, graphs=graphs)
         if dry_run:

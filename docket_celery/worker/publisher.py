@@ -1,4 +1,4 @@
-"""Sends leases and nudges to the broker, bounded and best effort.
+"""Sends leases, ticks and nudges to the broker, bounded and best effort.
 
 One private, kept producer per process, on a connection of its own with short timeouts: a broker that is down or hangs
 costs a caller half a second at most, and the host app's connections and settings stay as they are.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery
+from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Producer
 
@@ -20,6 +21,7 @@ from docket_celery.config import Config
 from docket_celery.holds import held
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.worker.messages import to_message
+from docket_celery.worker.nudges import Nudges
 
 logger = logging.getLogger("docket_celery")
 
@@ -29,8 +31,19 @@ PRUNE = "docket_celery.prune"
 
 LIMIT = 0.5
 """Seconds that connecting to the broker, or one exchange with it, may take."""
-COALESCE = 0.05
-"""Seconds within which further nudges of this process are taken as already sent."""
+STALE = 86_400.0
+"""Seconds after which a message is dropped unread. Celery holds the sender's clock against the reader's, so this is
+more than any clock is wrong by, time zones included. Ticks and leases that come late are harmless, and cheap.
+"""
+
+
+def bounded_connection(app: Celery) -> Connection:
+    """A connection to the app's broker that gives up after `LIMIT`; the host's own keep their settings."""
+    limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout", "read_timeout", "write_timeout"), LIMIT)
+    connection: Connection = app.connection_for_write(
+        connect_timeout=LIMIT, transport_options={**limits, "max_retries": 0}
+    )
+    return connection
 
 
 class Publisher:
@@ -46,9 +59,7 @@ class Publisher:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
-        self._nudged_at = float("-inf")
-        self._timer: threading.Timer | None = None
-        self._timer_due = float("inf")
+        self._nudges = Nudges(self._nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
         """Publishes leases in order over one producer; how many went out."""
@@ -59,44 +70,28 @@ class Publisher:
                 {"lease": to_message(lease)},
                 shadow=f"{VEHICLE}[{lease.graph_id}]",
                 argsrepr="()",
-                kwargsrepr=f"run={lease.run_id} graph={lease.graph_id} attempt={lease.claim_attempt}",
-                expires=max(3_600.0, 10 * self._config.orphan_ttl),
+                kwargsrepr=f"graph={lease.graph_id} run={lease.run_id} attempt={lease.claim_attempt}",
+                expires=max(STALE, 10 * self._config.orphan_ttl),
             ):
                 return count
         return len(leases)
 
     def wake(self, *, after: float = 0.0) -> None:
-        """Nudges the dispatcher, unless this process has just done so, or is about to. Never raises.
+        """Nudges the dispatcher, together with whoever else asks for it at the time. Never raises.
 
         A nudge in the future is kept by a thread of this process, never by a message with a countdown: what it is for
         is in the database, and the tick finds it anyway.
         """
         self._own_process()
-        now = self._monotonic()
-        if after > self._config.poll_interval:
-            return
-        if after > 0.0:
-            self._nudge_at(now + after)
-        elif now - self._nudged_at >= COALESCE:
-            self._nudged_at = now
-            self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, expires=60.0)
+        if after <= self._config.poll_interval:
+            self._nudges.ask(after=after)
 
-    def _nudge_at(self, due: float) -> None:
-        """Sets the process's one timer to the earliest instant asked for."""
-        with self._lock:
-            if self._timer is not None and self._timer_due <= due:
-                return
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_due = due
-            self._timer = threading.Timer(due - self._monotonic(), self._timer_fired)
-            self._timer.daemon = True
-            self._timer.start()
+    def tick(self, task: str = DISPATCH) -> bool:
+        """Sends what beat would send: a tick, or a time of pruning. False when it did not go out."""
+        return self._send(task, self._config.tick_queue, {}, expires=STALE)
 
-    def _timer_fired(self) -> None:
-        with self._lock:
-            self._timer = None
-        self.wake()
+    def _nudge(self) -> None:
+        self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, expires=60.0)
 
     def _send(self, task: str, queue: str, kwargs: dict[str, Any], **options: Any) -> bool:
         self._own_process()
@@ -129,18 +124,14 @@ class Publisher:
 
     def _kept_producer(self) -> Producer:
         if self._producer is None:
-            limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout", "read_timeout", "write_timeout"), LIMIT)
-            connection = self._app.connection_for_write(
-                connect_timeout=LIMIT, transport_options={**limits, "max_retries": 0}
-            )
-            self._producer = self._app.amqp.Producer(connection, auto_declare=False)
+            self._producer = self._app.amqp.Producer(bounded_connection(self._app), auto_declare=False)
         return self._producer
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             try:
-                producer.connection.collapse()
+                producer.connection.collect()
             except Exception:
                 logger.debug("closing a broken broker connection failed", exc_info=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery import Celery
@@ -28,6 +28,7 @@ from docket_celery.telemetry.hook import Hooks
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
+from docket_celery.worker.signals import send
 from docket_celery.worker.stopping import StopFlag
 from docket_celery.worker.tasks import configure, register
 
@@ -40,7 +41,7 @@ class Docket(Client):
     """Docket on one Celery app. `Docket(app)` is all there is to wire; `init_app` does the same later."""
 
     def __init__(self, app: Celery | None = None) -> None:
-        self.hooks = Hooks()
+        self.hooks = Hooks([partial(send, self)])
         self.stopping = StopFlag()
         self._app: Celery | None = None
         if app is not None:
@@ -57,6 +58,7 @@ class Docket(Client):
         register(app, self)
         app.steps["worker"].add("docket_celery.worker.startup:Prepare")
         app.steps["consumer"].add("docket_celery.worker.capacity:RegisterSlots")
+        app.steps["consumer"].add("docket_celery.worker.ticker:Ticker")
         if app.finalized:
             self._finalized(app)
         else:
@@ -118,6 +120,14 @@ class Docket(Client):
         return self.config.database_url
 
     @property
+    def periodic(self) -> dict[str, int]:
+        """The tasks that somebody has to send again and again, and every how many seconds."""
+        every = {DISPATCH: self.config.poll_interval}
+        if self.config.run_retention is not None or self.config.event_retention is not None:
+            every[PRUNE] = self.config.prune_interval
+        return every
+
+    @property
     def fleet(self) -> Fleet:
         """Where workers register their slots."""
         return self.storage.fleet
@@ -147,7 +157,7 @@ class Docket(Client):
         try:
             self._finalized(sender)
         except ConfigError as error:
-            logger.error("app %r is not ready for docket: %s", sender.main, error)
+            logger.debug("app %r is not ready for docket: %s", sender.main, error)
 
     def _beat_starts(self, sender: Any, **_signal: Any) -> None:
         """Ends a beat whose app has a wrong option: without its tick it would run on and do nothing for us."""
@@ -160,10 +170,7 @@ class Docket(Client):
 
     def _finalized(self, app: Celery) -> None:
         configure(app, self)
-        if not self.config.install_beat:
+        if not self.config.install_beat or self.config.tick != "beat":
             return
-        every: dict[str, int] = {DISPATCH: self.config.poll_interval}
-        if self.config.run_retention is not None or self.config.event_retention is not None:
-            every[PRUNE] = self.config.prune_interval
-        for name, interval in every.items():
+        for name, interval in self.periodic.items():
             app.add_periodic_task(float(interval), app.tasks[name].s(), name=name, queue=self.config.tick_queue)

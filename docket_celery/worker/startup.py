@@ -40,6 +40,8 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
                     "worker_pool_start_method to 'fork', or choose --pool threads, gevent or solo"
                 )
             queues.select_add(docket.config.tick_queue)
+        else:
+            logger.info("this worker takes no leases: it does not consume the queue %r (-Q)", docket.config.queue)
         AppResolver(worker.app, docket.config.node_modules).load()
         try:
             docket.check_schema()

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
+from docket_celery.config import Config
 from docket_celery.errors import InvalidInput
 from docket_celery.pruner import prune, retention
 from docket_celery.shift import Shift
 from docket_celery.worker.messages import from_message
 from docket_celery.worker.pools import is_pool_child
-from docket_celery.worker.publisher import DISPATCH, PRUNE, VEHICLE
+from docket_celery.worker.publisher import DISPATCH, PRUNE, STALE, VEHICLE
 from docket_celery.worker.retirement import retire
 
 if TYPE_CHECKING:
@@ -88,16 +89,21 @@ def register(app: Celery, docket: Docket) -> None:
 
 def configure(app: Celery, docket: Docket) -> None:
     """Sets every option of the tasks. They are bound by now: the host's annotations come first, ours last."""
-    config = docket.config
+    for name, settings in options(docket.config).items():
+        task = app.tasks[name]
+        for option, value in settings.items():
+            setattr(task, option, value)
+        task._exec_options = None
+
+
+def options(config: Config) -> dict[str, dict[str, Any]]:
+    """The options of each task, by its name."""
     drain = config.vehicle_max_elapsed if config.drain_max_elapsed is None else config.drain_max_elapsed
-    vehicle_limit = config.vehicle_max_elapsed + drain + config.max_attempt_elapsed + STOP_MARGIN
-    for name in (DISPATCH, PRUNE):
-        _set(app, name, queue=config.tick_queue, limit=TICK_LIMIT, acks_late=False, expires=3_600.0)
-    _set(app, VEHICLE, queue=config.queue, limit=vehicle_limit, acks_late=True, expires=None)
+    longest = config.vehicle_max_elapsed + drain + config.max_attempt_elapsed + STOP_MARGIN
+    tick = {**COMMON, "queue": config.tick_queue, **_limits(TICK_LIMIT), "acks_late": False, "expires": STALE}
+    vehicle = {**COMMON, "queue": config.queue, **_limits(longest), "acks_late": True, "expires": None}
+    return {DISPATCH: tick, PRUNE: tick, VEHICLE: vehicle}
 
 
-def _set(app: Celery, name: str, *, queue: str, limit: float, **options: Any) -> None:
-    task = app.tasks[name]
-    for option, value in {**COMMON, **options, "queue": queue, "time_limit": limit, "soft_time_limit": limit}.items():
-        setattr(task, option, value)
-    task._exec_options = None
+def _limits(seconds: float) -> dict[str, float]:
+    return {"time_limit": seconds, "soft_time_limit": seconds}

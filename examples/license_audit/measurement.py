@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +24,14 @@ def measure(site: str, check: Callable[[], None]) -> dict[str, Any]:
     mismatch, one that is not there is missing; compiled caches (`.pyc`) come and go and are left out. `recorded` is
     False when the distribution has no RECORD, and then nothing can be said.
     """
-    files = open_distribution(site).files
+    distribution = open_distribution(site)
+    files = distribution.files
+    # From Python 3.12 on `files` leaves out what is not there.
+    listed = {row[0] for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()) if row}
+    absent = listed - {str(entry) for entry in files or ()}
     tree = hashlib.sha256()
     sizes: list[tuple[int, str]] = []
-    mismatches, missing = [], []
+    mismatches, missing = [], sorted(path for path in absent if not path.endswith(".pyc"))
     verified = native = native_bytes = 0
     for entry in sorted(files or (), key=str):
         if entry.suffix == ".pyc":

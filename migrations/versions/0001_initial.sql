@@ -84,8 +84,9 @@ CREATE INDEX runs_claimed ON {schema}.runs (claimed_at, id)
 -- queues of each; and the claims that each has out. Their conditions differ from those above on purpose: no planner, however
 -- badly informed, can answer a question about one tenant from everybody's index, or the other way round.
 CREATE INDEX runs_turns ON {schema}.runs (hashtext(tenant), tenant, queue, wake_at, id) WHERE queue IS NOT NULL;
+-- A healthy run without a wake is claimed. The token itself, which a redemption changes, stands in no index or condition.
 CREATE INDEX runs_claimed_of_tenant ON {schema}.runs (tenant)
-    WHERE status = 'running' AND poisoned_at IS NULL AND claim_token IS NOT NULL;
+    WHERE status = 'running' AND poisoned_at IS NULL AND wake_at IS NULL;
 CREATE INDEX runs_poisoned ON {schema}.runs (poisoned_at, id) WHERE poisoned_at IS NOT NULL;
 
 -- Lists, newest first: of one owner, of one owner's graph (the foreign key needs it too), of everybody.

@@ -1,4 +1,4 @@
-"""A fleet of real processes: Redis, workers and beat, over a migrated PostgreSQL database of the test's own."""
+"""A fleet of real processes: a broker, workers and beat, over a migrated PostgreSQL database of the test's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from proj.celeryapp import make_app
+from support.brokers import RABBITMQ_PROGRAM, Broker, RabbitMQ, purge
 
 from docket_celery import Docket, Graph, Run
 from docket_celery.embedded.process import Child
@@ -29,13 +30,15 @@ PATIENCE = 60.0
 class Fleet:
     """What a test starts, asks and checks."""
 
-    def __init__(self, database_url: str, redis: EmbeddedRedis, directory: Path, settings: dict[str, Any]) -> None:
+    module = "proj.celeryapp"
+
+    def __init__(self, database_url: str, broker: Broker, directory: Path, settings: dict[str, Any]) -> None:
         self.database_url = database_url
-        self.redis = redis
+        self.broker = broker
         self.settings = settings
         self._directory = directory
         self._children: list[Child] = []
-        app = make_app(database_url, redis.url(), **settings)
+        app = make_app(database_url, broker.url(), **settings)
         docket = Docket.of(app)
         assert docket is not None
         self.app = app
@@ -47,12 +50,12 @@ class Fleet:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PROJ_DATABASE_URL": self.database_url,
-            "PROJ_BROKER_URL": self.redis.url(),
+            "PROJ_BROKER_URL": self.broker.url(),
             "PROJ_SETTINGS": json.dumps(self.settings),
         }
 
     def celery(self, name: str, *arguments: str) -> Child:
-        command = [sys.executable, "-m", "celery", "-A", "proj.celeryapp", *arguments]
+        command = [sys.executable, "-m", "celery", "-A", self.module, *arguments]
         child = Child.start(
             command, name=name, log=self._directory / f"{name}.log", env=self.environment, cwd=self._directory
         )
@@ -87,6 +90,10 @@ class Fleet:
         except ProcessLookupError:
             return False
         return True
+
+    def purge(self) -> None:
+        """Deletes every message in the broker."""
+        purge(self.broker.url())
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
@@ -154,14 +161,20 @@ def settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis.start(tmp_path / "redis") as server:
-        yield server
+def broker(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Broker]:
+    """The broker that `--broker` names, empty and of the test's own."""
+    if pytestconfig.getoption("--broker") == "rabbitmq":
+        assert RABBITMQ_PROGRAM.exists(), f"--broker rabbitmq needs {RABBITMQ_PROGRAM}"
+        with RabbitMQ(tmp_path / "rabbitmq") as rabbitmq:
+            yield rabbitmq
+    else:
+        with EmbeddedRedis.start(tmp_path / "redis") as redis:
+            yield redis
 
 
 @pytest.fixture
 def fleet(
-    postgres_url: str, redis: EmbeddedRedis, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, broker: Broker, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Fleet]:
     monkeypatch.setenv("PROJ_DATABASE_URL", postgres_url)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -170,7 +183,7 @@ def fleet(
             " at timestamptz DEFAULT clock_timestamp())"
         )
         connection.execute("CREATE TABLE gate (name text PRIMARY KEY)")
-    fleet = Fleet(postgres_url, redis, tmp_path, settings)
+    fleet = Fleet(postgres_url, broker, tmp_path, settings)
     try:
         yield fleet
     finally:

@@ -114,6 +114,17 @@ def test_timers_fire_once_each_through_doubled_and_dead_beats(fleet: Fleet) -> N
     fleet.assert_invariants()
 
 
+@pytest.mark.parametrize("hours", [1, 12])
+def test_the_ticks_of_a_beat_whose_clock_is_hours_slow_are_not_taken_for_stale(fleet: Fleet, hours: int) -> None:
+    run = fleet.start(line("s1"))
+    redis_client(fleet).flushall()
+    fleet.worker("w1")
+    fleet.settings["proj_clock_behind"] = hours * 3_600
+    fleet.beat()
+    assert fleet.finish(run).status is RunStatus.DONE
+    assert "revoked" not in fleet.log_of("w1")
+
+
 @pytest.mark.parametrize("forget", [False, True], ids=["kept", "wiped"])
 def test_a_restarted_worker_of_the_same_name_does_not_vouch_for_its_predecessor(fleet: Fleet, forget: bool) -> None:
     first = fleet.worker("w1", concurrency=1)

@@ -58,8 +58,7 @@ def test_deleting_every_broker_message_while_leases_are_out_loses_nothing(fleet:
     runs = [fleet.start(line("s1", "s2")) for _ in range(5)]
     leases = fleet.docket.storage.runs.claim_due(a_scan(limit=5)).leases
     assert fleet.docket.publisher(leases) == 5
-    with fleet.app.connection_for_write() as connection:
-        connection.channel().client.flushall()
+    fleet.purge()
     fleet.worker("w1")
     fleet.beat()
     for run in runs:
@@ -106,9 +105,9 @@ def test_a_broker_that_is_down_keeps_no_caller_waiting_and_loses_no_start(fleet:
     fleet.beat()
     ref = fleet.docket.save_graph(line("s1"))
     if fault == "refused":
-        fleet.redis.stop()
+        fleet.broker.stop()
     else:
-        fleet.redis.freeze()
+        fleet.broker.freeze()
     runs = []
     for _ in range(3):
         began = time.monotonic()
@@ -116,9 +115,9 @@ def test_a_broker_that_is_down_keeps_no_caller_waiting_and_loses_no_start(fleet:
         assert time.monotonic() - began < 2.0
     assert all(fleet.docket.fetch_run(run.id).status is RunStatus.RUNNING for run in runs)
     if fault == "refused":
-        fleet.redis.restart()
+        fleet.broker.restart()
     else:
-        fleet.redis.thaw()
+        fleet.broker.thaw()
     for run in runs:
         assert fleet.finish(run).status is RunStatus.DONE
         fleet.assert_sound(run, nodes=["s1"])
@@ -154,4 +153,22 @@ def test_a_worker_that_is_told_to_stop_finishes_its_node_and_leaves(fleet: Fleet
     fleet.worker("w2", concurrency=1)
     assert fleet.finish(run).output == {"log": ["gate1", "s2"]}
     assert fleet.executions(run) == 2
+    fleet.assert_invariants()
+
+
+def test_nothing_is_held_in_the_database_while_a_node_runs(fleet: Fleet) -> None:
+    fleet.worker("w1", concurrency=2)
+    fleet.beat()
+    runs = [fleet.start(line("gate1", name=f"held-{number}")) for number in range(2)]
+    eventually(lambda: all(fleet.executions(run) for run in runs))
+    held = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND (starts_with(state, 'idle in transaction') OR (state = 'idle' AND xact_start IS NOT NULL))"
+    )
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    samples = [(fleet.rows(held)[0][0], fleet.rows(locks)[0][0]) for _ in range(50)]
+    assert set(samples) == {(0, 0)}
+    fleet.open_gate("gate1")
+    for run in runs:
+        assert fleet.finish(run).status is RunStatus.DONE
     fleet.assert_invariants()

@@ -197,6 +197,7 @@ def test_an_empty_store_has_an_empty_backlog(scene: Scene) -> None:
         next_wake_at=None,
         claimed=0,
         unredeemed=0,
+        undelivered=0,
         poisoned=0,
         last_scan_at=None,
         workers=(),
@@ -222,6 +223,17 @@ def test_the_backlog_tells_due_sleeping_claimed_and_poisoned_runs_apart(scene: S
     backlog = _backlog(scene)
     assert (backlog.due, backlog.oldest_due_at, backlog.next_wake_at) == (2, oldest, soon)
     assert (backlog.claimed, backlog.unredeemed, backlog.poisoned) == (2, 1, 1)
+
+
+def test_the_backlog_tells_leases_that_nobody_took_from_those_under_way(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.scan()
+    assert (_backlog(scene).unredeemed, _backlog(scene).undelivered) == (1, 0)
+    scene.clock.advance(TTL.total_seconds() + 1)
+    (again,) = scene.scan().leases
+    assert (_backlog(scene).unredeemed, _backlog(scene).undelivered) == (1, 1)
+    scene.redeem(again)
+    assert (_backlog(scene).unredeemed, _backlog(scene).undelivered) == (0, 0)
 
 
 def test_counts_stop_at_their_limit(busy: Scene) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.builders import a_commit
+from support.builders import TTL, a_commit
 from support.scene import Scene
 
 from docket_celery.errors import StaleFence
@@ -26,9 +26,20 @@ def test_redeeming_returns_the_run_and_installs_the_chosen_token(scene: Scene) -
     later = scene.clock.advance(5)
     redeemed = scene.runs.redeem_claim(lease, token="mine")
     assert redeemed.run == scene.run()
-    assert (redeemed.claim_token, redeemed.claimed_at, redeemed.now) == ("mine", later, later)
+    assert (redeemed.claim_token, redeemed.claimed_at, redeemed.now) == ("mine", lease.claimed_at, later)
     assert (redeemed.claim_attempt, redeemed.inbox_seq) == (1, 0)
-    assert scene.info().claimed_at == later
+
+
+def test_redeeming_moves_the_claim_time_once_a_third_of_the_ttl_has_passed(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.start("run-2")
+    in_time, late = scene.scan(limit=2).leases
+    scene.clock.advance(TTL / 3)
+    assert scene.runs.redeem_claim(in_time, token="mine").claimed_at == in_time.claimed_at
+    assert scene.info(in_time.run_id).claimed_at == in_time.claimed_at
+    later = scene.clock.advance(0.001)
+    assert scene.runs.redeem_claim(late, token="mine").claimed_at == later
+    assert scene.info(late.run_id).claimed_at == later
 
 
 def test_the_first_redemption_counts_the_attempt(scene: Scene) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +20,7 @@ from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnav
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
 from docket_celery.storage.postgres import open_storage, run_store
+from docket_celery.storage.postgres.pool import Session
 from docket_celery.testing import ManualClock, SequentialIds
 
 
@@ -80,7 +83,7 @@ def _lose_reply(place: Scene, monkeypatch: pytest.MonkeyPatch, statement: str) -
 def test_a_commit_whose_reply_was_lost_is_recognised_by_its_id(place: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     place.start()
     proposal = a_commit(place.run(), place.hold(), at=place.now, schedule=RETAIN, fields={"total": 1})
-    _lose_reply(place, monkeypatch, "commit_retain")
+    _lose_reply(place, monkeypatch, "commit_retain_replacing")
     assert place.runs.commit(SYSTEM, proposal).claimed_at == place.now
     assert place.run().checkpoint_seq == 2
 
@@ -101,6 +104,29 @@ def test_a_start_whose_reply_was_lost_counts_as_created(
     assert place.start(start_key=key, input_digest=None if key is None else "d").created
     with pytest.raises(InvalidCommit, match="taken"):
         place.start()
+
+
+@pytest.mark.parametrize("keys", [(None, None), ("a", None), ("a", "b")])
+def test_a_bulk_start_whose_commit_went_unanswered_counts_as_created(
+    place: Scene, monkeypatch: pytest.MonkeyPatch, keys: tuple[str | None, ...]
+) -> None:
+    place.publish()
+    original, lost = Session.transaction, list[str]()
+
+    @contextmanager
+    def transaction(session: Session) -> Iterator[None]:
+        with original(session):
+            yield
+        if not lost:
+            lost.append("the reply")
+            session.pgconn.finish()
+            raise psycopg.OperationalError("the connection was lost after the commit")
+
+    monkeypatch.setattr(Session, "transaction", transaction)
+    batch = [an_initial(a_run(f"run-{n}", at=place.now), start_key=key, input_digest=key) for n, key in enumerate(keys)]
+    started = place.runs.insert_runs(TENANTLESS, batch)
+    assert [(start.run.id, start.created) for start in started] == [("run-0", True), ("run-1", True)]
+    assert lost == ["the reply"]
 
 
 def test_a_connection_that_was_cut_while_it_was_opened_is_asked_for_again(
@@ -242,6 +268,23 @@ class TestCallersTransaction:
             mine.execute("INSERT INTO orders VALUES (1)")
         with psycopg.connect(postgres_url) as other:
             assert other.execute("SELECT id FROM orders").fetchall() == [(1,)]
+
+
+def _parameters(url: str) -> dict[str, str]:
+    with open_storage(url).runs._database._session(fresh=False) as session:
+        return session.info.get_parameters()
+
+
+def test_a_server_that_no_packet_reaches_is_given_up_soon_unless_the_url_says_otherwise(postgres_url: str) -> None:
+    by_default, chosen = _parameters(postgres_url), _parameters(f"{postgres_url}?tcp_user_timeout=77000")
+    assert (by_default["tcp_user_timeout"], by_default["keepalives_idle"]) == ("10000", "10")
+    assert (chosen["tcp_user_timeout"], chosen["keepalives_idle"]) == ("77000", "10")
+
+
+def test_a_failure_to_connect_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StoreUnavailable, match="refused"):
+        open_storage(f"postgresql://127.0.0.1:{free_port()}/proj").runs.fetch_run(SYSTEM, "run-1")
+    assert caplog.records == []
 
 
 def test_opening_a_store_connects_to_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -93,6 +95,14 @@ def test_the_printed_script_makes_the_same_schema_when_psql_runs_it(
     ]
     assert dumps[0] == dumps[1]
     assert len(dumps[0]) > 100
+
+
+def test_checking_the_schema_loads_no_migration_tool(postgres_url: str) -> None:
+    script = (
+        "import sys\nfrom docket_celery.storage.postgres.migrate import check\n"
+        "check(sys.argv[1])\nassert not {'alembic', 'sqlalchemy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script, postgres_url], check=True)
 
 
 def test_a_database_without_the_schema_names_the_command(empty_postgres_url: str) -> None:

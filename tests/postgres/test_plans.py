@@ -95,7 +95,7 @@ def _explained(connection: psycopg.Connection[dict[str, Any]], scan: str, mode: 
     parameters = {
         "now": None, "gate": "refill", "interval": TTL, "slots": Int8(10), "limit": Int8(10), "ttl": TTL,
         "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
-        "fraction": Float8(0.4), "cap": None if cap is None else Int8(cap),
+        "fraction": Float8(0.4), "cap": None if cap is None else Int8(cap), "ready_from": None, "claimed_from": None,
     }  # fmt: skip
     connection.execute(f"SET plan_cache_mode = {mode}".encode())
     explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]

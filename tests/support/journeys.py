@@ -79,10 +79,11 @@ def driven(
         assert info.poisoned_at is None, info.poison_reason
         if run.status.is_terminal:
             return Legacy.of(run, rig.events()), commits
-        if run.status is RunStatus.WAITING:
-            (open_, *_) = run.interrupts
+        is_due = info.wake_at is None or info.wake_at <= rig.clock.now()
+        open_ = next((open_ for open_ in run.interrupts if open_.field in answers), None)
+        if open_ is not None and (run.status is RunStatus.WAITING or not is_due):
             rig.verbs.resolve_interrupt(run.id, open_.id, answers[open_.field])
-        elif info.wake_at is not None and info.wake_at > rig.clock.now():
+        elif info.wake_at is not None and not is_due:
             rig.advance((info.wake_at - rig.clock.now()).total_seconds())
         else:
             _drained(rig)

@@ -117,7 +117,9 @@ class Model:
             return False
         if run.token != chosen:
             run.attempts += not run.redeemed
-            run.token, run.claimed_at, run.redeemed = chosen, now, True
+            run.token, run.redeemed = chosen, True
+            if run.claimed_at is not None and run.claimed_at < now - TTL / 3:
+                run.claimed_at = now
         return True
 
     def commit(

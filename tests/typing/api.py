@@ -32,12 +32,30 @@ from docket_celery import (
     RunStatus,
     RunSummary,
     Sleep,
+    lease_refused,
+    moment_committed,
     node,
+    node_failed,
+    run_finished,
+    run_poisoned,
+    run_started,
+    run_waiting,
 )
 from docket_celery.client import Client, TenantClient
+from docket_celery.graph.diagnostics import Diagnostic
 from docket_celery.run.document import OpenInterrupt
+from docket_celery.run.moment import Moment
 from docket_celery.storage.contracts.values import GraphVersion, GraphVersionPage, Storage
-from docket_celery.testing import FixedJitter, InlineResult, ManualClock, SequentialIds, run_inline
+from docket_celery.testing import (
+    UNANSWERED,
+    FixedJitter,
+    InlineResult,
+    InlineRun,
+    ManualClock,
+    SequentialIds,
+    run_inline,
+    run_with_crashes,
+)
 
 
 @node
@@ -48,7 +66,7 @@ def price(order_id: str) -> dict[str, Any]:
 @node(name="shop.approve")
 def approve(total: float, approved: bool | None = None) -> Interrupt | dict[str, Any]:
     if approved is None:
-        return Interrupt("approved", schema=bool, payload={"total": total})
+        return Interrupt("approved", schema=bool, payload={"total": total}, timeout=60, default=False)
     return {"log": "approved"}
 
 
@@ -107,6 +125,10 @@ def graphs(docket: Docket) -> None:
     assert_type(docket.fetch_graph(ref), Graph)
     assert_type(docket.list_graph_versions("order", limit=10, before=ref), GraphVersionPage)
     assert_type(docket.list_graphs(limit=10, after="a"), tuple[GraphVersion, ...])
+    assert_type(docket.verify_graph(graph), tuple[Diagnostic, ...])
+    assert_type(docket.latest_graph("order"), GraphRef)
+    assert_type(graph.to_svg(), str)
+    assert_type(Graph.json_schema(), dict[str, Any])
     docket.save_graph(graph.to_dict())  # type: ignore[arg-type]
 
 
@@ -115,6 +137,9 @@ def runs(docket: Docket, ref: GraphRef, connection: psycopg.Connection[Any]) -> 
     assert_type(run, Run)
     assert_type(docket.start_run("order", {"order_id": "o-17"}, key="o-17"), Run)
     docket.start_run(ref, connection=connection, start_at=datetime.now(UTC) + timedelta(hours=1))
+    assert_type(docket.start_runs(ref, [{"order_id": "o-17"}, None], keys=["o-17", None]), tuple[Run, ...])
+    docket.start_runs("order", ({"n": n} for n in range(3)), connection=connection)
+    docket.wake()
     assert_type(docket.await_run(run.id, timeout=30), Run)
     assert_type(docket.fetch_run(run.id), Run)
     assert_type(docket.resolve_interrupt(run.id, run.interrupts[0].id, True), Run)
@@ -172,6 +197,22 @@ def inline() -> None:
     assert_type(result.status, RunStatus)
     assert_type(result.output, dict[str, Any])
     assert_type(result.events, tuple[Event, ...])
-    run_inline(graph, resolve=lambda interrupt: interrupt.payload)
+    run_inline(graph, resolve=lambda interrupt: UNANSWERED if interrupt.deadline else interrupt.payload)
+    run_inline(graph, stubs={"price": {"total": 1.0}, "approve": lambda total: {"log": str(total)}})
+    assert_type(run_with_crashes(graph, {"order_id": "o-17"}), InlineResult)
+    run = InlineRun(graph, {"order_id": "o-17"})
+    assert_type(run.step(), Moment | None)
+    assert_type(run.run.only_answers_missing, bool)
+    assert_type(run.finish(), InlineResult)
+    run_inline(graph, resolved={})  # type: ignore[call-arg]
     assert_type(SequentialIds().run_id(), str)
     assert_type(FixedJitter(0.5).fraction(), float)
+
+
+def announce(run: Run, tenant: str | None, **_sent: Any) -> None:
+    assert_type(run.status, RunStatus)
+
+
+def signals() -> None:
+    for signal in (moment_committed, run_started, run_waiting, run_finished, run_poisoned, node_failed, lease_refused):
+        signal.connect(announce)

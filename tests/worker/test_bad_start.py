@@ -47,7 +47,9 @@ def test_a_wrong_option_ends_the_start_by_its_name(
     shell: Shell, command: tuple[str, ...], option: dict[str, Any], parts: list[str]
 ) -> None:
     url, _ = _nowhere()
-    _refused(shell.run(*command, docket_database_url=url, **option), 1, *parts)
+    ended = shell.run(*command, docket_database_url=url, **option)
+    _refused(ended, 1, *parts)
+    assert ended.stdout.count(parts[0]) == 1, "told twice"
 
 
 @pytest.mark.parametrize("command", [WORKER, STATUS], ids=["worker", "command"])
@@ -70,20 +72,30 @@ def test_a_schema_of_another_release_ends_the_start_with_both_versions_and_the_c
     _refused(shell.run("docket", "migrate", "--check", docket_database_url=postgres_url), 1, stored, cure)
 
 
-def test_a_worker_starts_without_the_database_and_says_so(shell: Shell, tmp_path: Path) -> None:
-    url, place = _nowhere()
-    log = tmp_path / "worker.log"
+def _log_until(shell: Shell, directory: Path, saying: str, *command: str, **settings: Any) -> str:
+    """The log of a process that would run on, from its start until it has said this, and its end."""
+    log = directory / "process.log"
     child = Child.start(
-        [sys.executable, "-m", "celery", "-A", "proj", *WORKER],
+        [sys.executable, "-m", "celery", "-A", "proj", *command],
         log=log,
-        env=shell.environment({"docket_database_url": url}),
-        cwd=tmp_path,
+        env=shell.environment(settings),
+        cwd=directory,
     )
     try:
-        child.wait_until(lambda: "starting without the database" in log.read_text(), timeout=30.0)
+        child.wait_until(lambda: saying in log.read_text(), timeout=30.0)
     finally:
         child.stop(timeout=20.0)
-    output = log.read_text()
+    return log.read_text()
+
+
+def test_a_worker_of_other_queues_says_that_it_takes_no_leases(shell: Shell, postgres_url: str, tmp_path: Path) -> None:
+    command = ("worker", "-c", "1", "-l", "INFO")
+    assert "'docket' (-Q)" in _log_until(shell, tmp_path, "no leases", *command, docket_database_url=postgres_url)
+
+
+def test_a_worker_starts_without_the_database_and_says_so(shell: Shell, tmp_path: Path) -> None:
+    url, place = _nowhere()
+    output = _log_until(shell, tmp_path, "starting without the database", *WORKER, docket_database_url=url)
     assert place in output
     assert "secret" not in output
 

@@ -69,6 +69,65 @@ def test_status_shows_totals_and_workers(docket: Docket) -> None:
     assert "oldest_due_at" in _done(docket, "status")
 
 
+def test_health_judges_progress_by_limits_that_can_be_given(empty_postgres_url: str) -> None:
+    docket = a_docket(empty_postgres_url)
+    assert "docket migrate" in _refused(docket, "health")
+    _done(docket, "migrate")
+    assert _done(docket, "health") == "healthy: no run is due\n"
+    _start(docket)
+    assert _json(docket, "health")["healthy"] is True
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE docket.runs SET wake_at = now() - interval '20 seconds'")
+        assert "nobody has ever scanned" in _refused(docket, "health", "--due-limit", "10")
+        connection.execute("UPDATE docket.dispatch SET last_scan_at = now() - interval '20 seconds'")
+    record = json.loads(_refused(docket, "health", "--due-limit", "10", "--scan-limit", "10", "--json"))
+    assert record["healthy"] is False
+    assert "the last scan was 0:00:2" in record["reason"]
+    assert _json(docket, "health", "--due-limit", "10")["healthy"] is True
+    assert _json(docket, "health")["healthy"] is True
+
+
+def test_health_of_a_database_that_is_away_is_an_error() -> None:
+    assert "PostgreSQL at" in _refused(a_docket("postgresql://127.0.0.1:1/nowhere?connect_timeout=2"), "health")
+
+
+def test_doctor_names_each_problem_with_what_to_do_and_ends_with_1(docket: Docket) -> None:
+    findings = {found["check"]: found for found in json.loads(_refused(docket, "doctor", "--json"))}
+    assert findings["database"]["verdict"] == findings["schema"]["verdict"] == "fine"
+    assert findings["broker"]["verdict"] == findings["workers"]["verdict"] == "problem"
+    assert findings["prefetch"]["verdict"] == "warning"
+    assert findings["host settings"] == {
+        "check": "host settings",
+        "verdict": "fine",
+        "seen": "none reaches docket's tasks",
+        "advice": "",
+    }
+    assert "Start the broker" in _refused(docket, "doctor").replace("\n", " ")
+
+
+def test_doctor_sees_what_was_done_to_dockets_tasks_and_a_schema_that_is_missing(empty_postgres_url: str) -> None:
+    docket = a_docket(
+        empty_postgres_url,
+        task_routes={"docket_celery.*": {"queue": "elsewhere"}},
+        task_create_missing_queues=False,
+        task_queues=[],
+    )
+    docket.app.finalize()
+    docket.app.tasks["docket_celery.vehicle"].time_limit = 5
+    findings = {found["check"]: found for found in json.loads(_refused(docket, "doctor", "--json"))}
+    assert "docket_celery.vehicle time_limit: 5, not 750.0" in findings["host settings"]["seen"]
+    assert findings["schema"]["verdict"] == "problem"
+    assert "ticks" not in findings
+
+
+def test_doctor_of_a_database_that_is_away_says_so_and_goes_on() -> None:
+    docket = a_docket("postgresql://127.0.0.1:1/nowhere?connect_timeout=2")
+    findings = {found["check"]: found for found in json.loads(_refused(docket, "doctor", "--json"))}
+    assert findings["database"]["verdict"] == "problem"
+    assert "prefetch" in findings
+    assert "schema" not in findings
+
+
 def test_graphs_lists_the_latest_version_of_each(docket: Docket) -> None:
     ref = docket.save_graph(a_graph(id="listed"))
     listed = _json(docket, "graphs")
@@ -178,6 +237,14 @@ def test_a_value_is_shown_as_it_is_whatever_a_terminal_would_make_of_it(docket: 
 def test_an_id_is_never_cut_however_narrow_the_terminal(docket: Docket, asking: Run) -> None:
     assert asking.id in _done(docket, "runs", "--limit", "1000")
     assert asking.interrupts[0].id in _done(docket, "show", asking.id)
+
+
+def test_a_list_of_runs_fits_a_narrow_terminal(docket: Docket, asking: Run) -> None:
+    table = _done(docket, "runs").splitlines()
+    assert max(map(len, table)) <= 80
+    (row,) = [line for line in table if asking.id in line]
+    assert asking.status.value in row
+    assert f"{asking.started_at:%Y-%m-%d}" in row
 
 
 def test_usage_errors_are_told_apart(docket: Docket) -> None:

@@ -69,6 +69,11 @@ def test_the_verb_removes_what_is_past_its_age_and_frees_its_key(docket: Docket,
     assert docket.prune() == PruneCount()
 
 
+def test_the_command_says_when_nothing_is_ever_past_its_age(docket: Docket, postgres_url: str) -> None:
+    assert "everything is kept" in _call(a_docket(postgres_url), "--yes").stderr
+    assert "everything is kept" not in _call(docket, "--yes").stderr
+
+
 def test_a_tenant_prunes_its_own(docket: Docket, database: psycopg.Connection) -> None:
     acme = docket.for_tenant("acme")
     acme.start_run(acme.save_graph(a_graph()), {"name": "Ada"})

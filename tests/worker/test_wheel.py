@@ -32,9 +32,10 @@ def test_every_file_of_the_package_is_inside(files: set[str]) -> None:
     wanted = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "docket_celery").rglob("*")
-        if path.suffix in (".py", ".sql", ".typed") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".sql", ".typed", ".json") and "__pycache__" not in path.parts
     }
     assert "docket_celery/py.typed" in wanted
+    assert "docket_celery/graph/graph.schema.json" in wanted
     assert "docket_celery/storage/postgres/sql/claims.sql" in wanted
     assert wanted <= files
 

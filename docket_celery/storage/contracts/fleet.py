@@ -18,7 +18,12 @@ class WorkerSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Operational totals for health checks, in the store's time. Counts stop at `count_limit`."""
+    """Operational totals for health checks, in the store's time. Counts stop at `count_limit`.
+
+    unredeemed    of the unexpired claims, those whose lease nobody has taken yet
+    undelivered   of these, those that were leased before and not taken either
+    last_scan_at  the latest scan, by tick or nudge
+    """
 
     now: datetime
     due: int
@@ -26,6 +31,7 @@ class Backlog:
     next_wake_at: datetime | None
     claimed: int
     unredeemed: int
+    undelivered: int
     poisoned: int
     last_scan_at: datetime | None
     workers: tuple[WorkerSlots, ...]

@@ -73,6 +73,13 @@ def check_initial(initial: InitialRun) -> None:
     _check_follows(0, run, initial.events, InvalidCommit)
 
 
+def missing_versions(initials: Sequence[InitialRun]) -> str:
+    """What `NotFound` says when a graph version of these runs is not there."""
+    versions = {(initial.run.graph_id, initial.run.graph_hash) for initial in initials}
+    named = " or ".join(f"{graph_id!r} version {graph_hash!r}" for graph_id, graph_hash in sorted(versions))
+    return f"no graph {named} in this scope"
+
+
 def check_commit(proposal: CommitProposal) -> None:
     """Refuses a proposal that contradicts itself: `InvalidCommit`, before any lookup."""
     run = proposal.run

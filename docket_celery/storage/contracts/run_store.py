@@ -56,6 +56,16 @@ class RunStore(Protocol):
         """
         ...
 
+    def insert_runs(
+        self, scope: Scope, initials: Sequence[InitialRun], *, connection: Any = None
+    ) -> tuple[Started, ...]:
+        """Inserts many runs as `insert_run` would one, in one statement: all of them or, after any refusal, none.
+
+        The answers stand in the order of `initials`. A start key that occurs twice is held by the first of its runs;
+        the second is `created=False`, or `KeyConflict` when it means another start.
+        """
+        ...
+
     def fetch_run(self, scope: Scope, run_id: str) -> Run:
         """The last committed run. `NotFound` for unknown or out of scope; undecodable state is `CorruptRecord`."""
         ...
@@ -88,7 +98,8 @@ class RunStore(Protocol):
         With `limit` >= 2 and both classes non-empty, each gets at least one outcome; the rest follow
         `(eligible_at, id)`, where a ready run is eligible at its wake and an expired one at `claimed_at + orphan_ttl`.
         With `limit` 1, `preference` is served first and falls through when its class is empty. Rows locked by others
-        are skipped. `demand` narrows `limit` inside the same statement.
+        are skipped. `demand` narrows `limit` inside the same statement. A refill may overlook, until the next tick at
+        the latest, what was written with an earlier instant than runs it has already seen.
 
         That is the order `age`. In the order `tenants` the ready runs are served breadth-first instead. The owners of
         ready runs are the active tenants (those that belong to nobody count as one). They stand in a ring that begins
@@ -112,9 +123,10 @@ class RunStore(Protocol):
         """Trades a lease's token for the private `token` chosen by the caller, and returns the run.
 
         Succeeds when the run is running, unpoisoned, at the lease's sequence, and its stored token is the lease's or
-        already `token` (a repeat after a lost reply, which counts nothing). The first success counts the attempt,
-        marks the claim redeemed and sets `claimed_at` to now. Otherwise `StaleFence` and nothing changes. A lease that
-        was claimed `direct` was counted then and is not counted again. Undecodable state raises `CorruptRecord` after
+        already `token` (a repeat after a lost reply, which counts nothing). The first success counts the attempt
+        and marks the claim redeemed; as a commit that retains its claim does, it moves `claimed_at` to now only when
+        that is older than a third of the lease's TTL. Otherwise `StaleFence` and nothing changes. A lease that was
+        claimed `direct` was counted then and is not counted again. Undecodable state raises `CorruptRecord` after
         the redemption, so that the caller, who holds `token`, can abandon.
         """
         ...

@@ -86,7 +86,8 @@ class MemoryClaims:
                 raise StaleFence(f"run {lease.run_id!r}: nothing is left to redeem at {lease.checkpoint_seq}")
             if not stored.is_held_under(token):
                 stored.claim_token = token
-                stored.claimed_at = now
+                if stored.claimed_at is None or stored.claimed_at < now - lease.orphan_ttl / 3:
+                    stored.claimed_at = now
                 stored.claim_attempts += not stored.claim_redeemed
                 stored.claim_redeemed = True
             return Redeemed(

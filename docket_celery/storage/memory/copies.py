@@ -34,7 +34,12 @@ def _task(task: Task) -> Task:
 
 
 def _interrupt(interrupt: OpenInterrupt) -> OpenInterrupt:
-    return replace(interrupt, schema=_mapping(interrupt.schema), payload=fresh(interrupt.payload))
+    return replace(
+        interrupt,
+        schema=_mapping(interrupt.schema),
+        payload=fresh(interrupt.payload),
+        default=fresh(interrupt.default),
+    )
 
 
 def _failure(failure: Failure) -> Failure:

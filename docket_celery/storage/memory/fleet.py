@@ -41,6 +41,7 @@ class MemoryFleet:
                 next_wake_at=min(sleeping, default=None),
                 claimed=min(len(holding), count_limit),
                 unredeemed=min(sum(not stored.claim_redeemed for stored in holding), count_limit),
+                undelivered=min(sum(not s.claim_redeemed and s.undelivered > 0 for s in holding), count_limit),
                 poisoned=min(len(poisoned), count_limit),
                 last_scan_at=self._state.last_scan_at,
                 workers=tuple(

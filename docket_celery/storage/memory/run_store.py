@@ -29,6 +29,7 @@ from docket_celery.storage.contracts.rules import (
     check_initial,
     check_mutation,
     forced_cancel_data,
+    missing_versions,
     owner_of,
     same_value,
 )
@@ -56,32 +57,57 @@ class MemoryRunStore(MemoryClaims):
     """Implements `RunStore`."""
 
     def insert_run(self, scope: Scope, initial: InitialRun, *, connection: Any = None) -> Started:
+        (started,) = self.insert_runs(scope, [initial], connection=connection)
+        return started
+
+    def insert_runs(
+        self, scope: Scope, initials: Sequence[InitialRun], *, connection: Any = None
+    ) -> tuple[Started, ...]:
         if connection is not None:
             raise InvalidInput("the memory store has no database, so a run cannot join a connection's transaction")
-        check_initial(initial)
+        for initial in initials:
+            check_initial(initial)
         tenant = owner_of(scope)
         with self._state.lock:
             now = self._state.clock.now()
-            holder = None if initial.start_key is None else self._state.start_keys.get((tenant, initial.start_key))
+            new: dict[str, StoredRun] = {}
+            keys: dict[str, StoredRun] = {}
+            started = tuple(self._starting(tenant, initial, now, new, keys) for initial in initials)
+            self._state.runs |= new
+            self._state.start_keys |= {(tenant, key): stored.run.id for key, stored in keys.items()}
+            return started
+
+    def _starting(
+        self,
+        tenant: str | None,
+        initial: InitialRun,
+        now: datetime,
+        new: dict[str, StoredRun],
+        keys: dict[str, StoredRun],
+    ) -> Started:
+        """What becomes of one run; what is to be stored is added to `new`, and to `keys` under its start key."""
+        key = initial.start_key
+        if key is not None:
+            holder = keys.get(key) or self._state.runs.get(self._state.start_keys.get((tenant, key), ""))
             if holder is not None:
-                return self._started_before(self._state.runs[holder], initial, now)
-            ref = GraphRef(graph_id=initial.run.graph_id, graph_hash=initial.run.graph_hash)
-            if (tenant, ref) not in self._state.graphs:
-                raise NotFound(f"no graph {ref.graph_id!r} version {ref.graph_hash!r} in this scope")
-            if initial.run.id in self._state.runs:
-                raise InvalidCommit(f"run id {initial.run.id!r} is taken")
-            stored = StoredRun(
-                run=_stamped(copy_run(initial.run), now),
-                tenant=tenant,
-                start_key=initial.start_key,
-                input_digest=initial.input_digest,
-                wake_at=_wake(initial.schedule, now),
-                events=copy_events(initial.events, at=now),
-            )
-            self._state.runs[stored.run.id] = stored
-            if stored.start_key is not None:
-                self._state.start_keys[tenant, stored.start_key] = stored.run.id
-            return Started(run=copy_run(stored.run), created=True, now=now)
+                return self._started_before(holder, initial, now)
+        ref = GraphRef(graph_id=initial.run.graph_id, graph_hash=initial.run.graph_hash)
+        if (tenant, ref) not in self._state.graphs:
+            raise NotFound(missing_versions([initial]))
+        if initial.run.id in self._state.runs or initial.run.id in new:
+            raise InvalidCommit(f"run id {initial.run.id!r} is taken")
+        stored = StoredRun(
+            run=_stamped(copy_run(initial.run), now),
+            tenant=tenant,
+            start_key=key,
+            input_digest=initial.input_digest,
+            wake_at=_wake(initial.schedule, now),
+            events=copy_events(initial.events, at=now),
+        )
+        new[stored.run.id] = stored
+        if key is not None:
+            keys[key] = stored
+        return Started(run=copy_run(stored.run), created=True, now=now)
 
     def _started_before(self, stored: StoredRun, initial: InitialRun, now: datetime) -> Started:
         held_for = stored.run.graph_id, stored.run.graph_hash, stored.input_digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from docket_celery.storage.contracts.values import (
     PoisonedClaim,
     Redeemed,
 )
+from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
 from docket_celery.storage.postgres.parameters import array, bounded, named
 from docket_celery.storage.postgres.pool import Database, Session
 from docket_celery.storage.postgres.rows import run_of, tenant_of
@@ -42,6 +44,7 @@ class PostgresClaims:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._outlook = Outlook()
 
     def claim_due(self, policy: ClaimPolicy) -> ClaimBatch:
         demand = policy.demand
@@ -74,14 +77,33 @@ class PostgresClaims:
     def _scan(self, policy: ClaimPolicy, parameters: dict[str, Any]) -> tuple[ClaimBatch, bool]:
         """One scan's outcomes, and whether it has none only because rivals were in its way."""
         statement = "claim_due_by_tenant" if policy.order == "tenants" else "claim_due"
-        if parameters["gate"] != "nudge":
-            rows = self._database.read(statement, parameters)
+        gate = parameters["gate"]
+        if gate in ("tick", "nudge") or parameters["now"] is not None:
+            # These find everything. An instant on a pinned clock says nothing about the next one.
+            rows = self._look(statement, parameters, EVERYTHING)
         else:
-            rows = self._database.run(lambda session, _: self._nudge(session, statement, parameters))
+            horizon = self._outlook.begin(time.monotonic())
+            rows = self._look(statement, parameters, horizon)
+            found_nothing = rows[0]["id"] is None and rows[0]["ready_from"] is not None
+            worth_it = gate == "open" or self._outlook.allows_second_look(time.monotonic())
+            if horizon is not EVERYTHING and found_nothing and worth_it:
+                rows = self._look(statement, parameters, EVERYTHING)
         if not rows:
             (clock,) = self._database.read("clock", {"now": parameters["now"]})
             return ClaimBatch(leases=(), poisoned=(), now=clock["now"], scanned=False), False
         return _batch(rows, policy), rows[0]["id"] is None and rows[0]["passed_by"]
+
+    def _look(self, statement: str, parameters: dict[str, Any], horizon: Horizon) -> list[DictRow]:
+        """The rows of one scan from `horizon` on; none when a nudge found the gate held. Leaves a new outlook."""
+        began = time.monotonic()
+        given = {**parameters, "ready_from": horizon.ready_from, "claimed_from": horizon.claimed_from}
+        if parameters["gate"] == "nudge":
+            rows = self._database.run(lambda session, _: self._nudge(session, statement, given))
+        else:
+            rows = self._database.read(statement, given)
+        if rows and rows[0]["scanned"] and parameters["now"] is None:
+            self._outlook = self._outlook.after(rows[0], horizon, began, time.monotonic())
+        return rows
 
     def _nudge(self, session: Session, statement: str, parameters: dict[str, Any]) -> list[DictRow]:
         """The rows of one scan behind the gate; none when the gate did not open in time."""
@@ -107,6 +129,7 @@ class PostgresClaims:
                 "offered": lease.claim_token,
                 "token": token,
                 "checkpoint_seq": Int8(lease.checkpoint_seq),
+                "refresh_after": bounded(lease.orphan_ttl) / 3,
                 "now": self._database.now(),
             },
         )

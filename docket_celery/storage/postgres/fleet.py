@@ -43,6 +43,7 @@ class PostgresFleet:
             next_wake_at=row["next_wake_at"],
             claimed=row["claimed"],
             unredeemed=row["unredeemed"],
+            undelivered=row["undelivered"],
             poisoned=row["poisoned"],
             last_scan_at=row["last_scan_at"],
             workers=tuple(

@@ -73,6 +73,35 @@ def of_initial(initial: InitialRun, tenant: str | None, now: datetime | None) ->
     }
 
 
+def of_initials(initials: Sequence[InitialRun], tenant: str | None, now: datetime | None) -> dict[str, Any]:
+    """Parameters of `insert_runs`: one array for each column, and those of fields and events with their run's id."""
+    runs = [initial.run for initial in initials]
+    fields = [(run.id, name, value) for run in runs for name, value in run.fields.items()]
+    events = [event for initial in initials for event in initial.events]
+    wakes = [initial.schedule.at for initial in initials]
+    return {
+        "ids": array(run.id for run in runs),
+        "graph_ids": array(run.graph_id for run in runs),
+        "graph_hashes": array(run.graph_hash for run in runs),
+        "statuses": array(run.status.value for run in runs),
+        "steps": array(str(run.step) for run in runs),
+        "last_event_seqs": array(str(run.event_seq) for run in runs),
+        "states": array(encode_state(run) for run in runs),
+        "schedules": array(initial.schedule.kind for initial in initials),
+        "wake_ats": array(None if at is None else at.isoformat() for at in wakes),
+        "start_keys": array(initial.start_key for initial in initials),
+        "input_digests": array(initial.input_digest for initial in initials),
+        "field_ids": array(run_id for run_id, _, _ in fields),
+        "field_names": array(name for _, name, _ in fields),
+        "field_values": array(encode(value) for _, _, value in fields),
+        "event_ids": array(event.run_id for event in events),
+        **_of_events(events),
+        "checkpoint_type": CheckpointType.RUN_INITIALIZED.value,
+        "tenant": tenant or "",
+        "now": now,
+    }
+
+
 def of_transition(
     scope: Scope,
     run: Run,
@@ -87,7 +116,7 @@ def of_transition(
     now: datetime | None,
     refusal: Refusal,
 ) -> dict[str, Any]:
-    """Parameters of `commit_retain` or `commit_release`. `claim_token` None is a serialised mutation.
+    """Parameters of every variant of `commit_retain` and `commit_release`. `claim_token` None is a serialised mutation.
 
     Raises `refusal` for an instant without a time zone, which would mean another one in every session.
     """
@@ -112,6 +141,17 @@ def of_transition(
         "inbox_seq": None if inbox_seq is None else Int8(inbox_seq),
         "now": now,
     }
+
+
+def variant_of(statement: str, changes: Sequence[Change]) -> str:
+    """The variant of `commit_retain` or `commit_release` that writes just what `changes` need."""
+    replacing = any(isinstance(change, Replaced) for change in changes)
+    appending = any(isinstance(change, Appended) for change in changes)
+    if replacing and appending:
+        return f"{statement}_changing"
+    if replacing:
+        return f"{statement}_replacing"
+    return f"{statement}_appending" if appending else statement
 
 
 def _of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Nothing of correctness lives in a session, so that a transaction pooler may stan
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,17 @@ CONNECT_TIMEOUT: Final = 5
 """Seconds that opening a connection may take."""
 CHECKOUT_TIMEOUT: Final = 10.0
 """Seconds to wait for a free connection of a busy pool."""
-_OPTIONS: Final[dict[str, Any]] = {"autocommit": True, "row_factory": dict_row, "connect_timeout": CONNECT_TIMEOUT}
+_OPTIONS: Final[dict[str, Any]] = {
+    "autocommit": True,
+    "row_factory": dict_row,
+    "cursor_factory": psycopg.RawCursor,
+    "connect_timeout": CONNECT_TIMEOUT,
+}
+_NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+"""So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
+would wait for many minutes. What the URL says about these takes precedence.
+"""
+_POOL_NAMES: Final = "docket-"
 _POLL: Final = 0.2
 _AT_ONCE: Final = 1.0
 """Seconds within which a failure to connect came so fast that asking once more costs nothing."""
@@ -50,6 +61,17 @@ _ENDED = (
 )
 """The server says so before it closes the connection, which may not look broken yet."""
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+
+
+class _SaidAnyway(logging.Filter):
+    """Drops what a pool of ours logs on a failure to connect: `StoreUnavailable` says it, once and with its place."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        subject = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        return not (isinstance(subject, str) and subject.startswith(_POOL_NAMES))
+
+
+logging.getLogger("psycopg.pool").addFilter(_SaidAnyway())
 
 
 class Session(psycopg.Connection[DictRow]):
@@ -82,6 +104,8 @@ class Database:
         self.schema = schema
         self._url = url
         self._place = describe(url)
+        given = conninfo_to_dict(url)
+        self._options = {**{name: value for name, value in _NETWORK.items() if name not in given}, **_OPTIONS}
         self._max_connections = max_connections
         self._now = now
         self._prepare = True
@@ -99,9 +123,13 @@ class Database:
         *,
         prepare: bool = True,
     ) -> psycopg.Cursor[DictRow]:
-        """Runs the named statement; results come in binary form. Nothing is prepared on a caller's own connection."""
+        """Runs the named statement on a session or a raw cursor; results come in binary form. Nothing is prepared on a
+        caller's own connection.
+        """
         prepare = prepare and self._prepare and isinstance(session, Session)
-        return session.execute(self.queries[name], parameters, prepare=prepare, binary=True)
+        statement = self.queries.numbered(name)
+        values = [parameters[name] for name in statement.names]
+        return session.execute(statement.text, values, prepare=prepare, binary=True)
 
     def run(self, work: Work[T]) -> T:
         """What `work` returns. Raises `StoreUnavailable` or `SchemaMismatch` for failures of the database itself.
@@ -164,12 +192,12 @@ class Database:
         return ConnectionPool(
             self._url,
             connection_class=type("PooledSession", (Session,), {}),
-            kwargs=_OPTIONS,
+            kwargs=self._options,
             configure=_configure,
             min_size=0,
             max_size=self._max_connections,
             open=False,
-            name=f"docket-{self.schema}",
+            name=f"{_POOL_NAMES}{self.schema}",
             reconnect_timeout=CONNECT_TIMEOUT,
             num_workers=1,
         )
@@ -213,7 +241,7 @@ class Database:
 
     def _connect(self, pool: ConnectionPool[Session]) -> Session:
         try:
-            session = pool.connection_class.connect(self._url, **_OPTIONS)
+            session = pool.connection_class.connect(self._url, **self._options)
         except psycopg.Error as error:
             raise self._unavailable(str(error)) from error
         _configure(session)

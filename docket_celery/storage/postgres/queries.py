@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Final
@@ -16,7 +17,19 @@ from typing import Final
 from docket_celery.errors import ConfigError
 
 _HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 _LONGEST_IDENTIFIER: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement with numbered placeholders, and the parameters' names in that order.
+
+    Numbered once here: given names, the driver would read the text of a long statement again at each execution.
+    """
+
+    text: bytes
+    names: tuple[str, ...]
 
 
 class Queries:
@@ -24,10 +37,17 @@ class Queries:
 
     def __init__(self, schema: str) -> None:
         quoted = quote(schema)
-        self._statements = {name: text.replace("{schema}", quoted).encode() for name, text in _statements().items()}
+        texts = {name: text.replace("{schema}", quoted) for name, text in _statements().items()}
+        self._named = {name: text.encode() for name, text in texts.items()}
+        self._numbered = {name: _numbered(text) for name, text in texts.items()}
 
     def __getitem__(self, name: str) -> bytes:
-        return self._statements[name]
+        """The statement with its parameters by name, as the driver's plain cursor takes them."""
+        return self._named[name]
+
+    def numbered(self, name: str) -> Statement:
+        """The same for a raw cursor."""
+        return self._numbered[name]
 
 
 def quote(schema: str) -> str:
@@ -54,8 +74,14 @@ def _statements() -> Mapping[str, str]:
     return {name: _with_parts(text, found["part"]) for name, text in found["name"].items()}
 
 
+def _numbered(text: str) -> Statement:
+    numbers: dict[str, int] = {}
+    numbered = _PLACEHOLDER.sub(lambda found: f"${numbers.setdefault(found[1], len(numbers) + 1)}", text)
+    return Statement(text=numbered.encode(), names=tuple(numbers))
+
+
 def _bare(text: str) -> str:
-    """The statement without comments and indentation: the driver caches its findings about short statements only."""
+    """The statement without comments and indentation: it is sent whenever it is not prepared."""
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("--"))
 

@@ -1,28 +1,22 @@
-"""Runs in PostgreSQL: reads and transitions. The claim operations are in `claims`."""
+"""Runs in PostgreSQL: reads and transitions. The insertions are in `starts`, the claim operations in `claims`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-import psycopg
 from psycopg import errors
-from psycopg.pq import TransactionStatus
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow
 from psycopg.types.numeric import Int8
 
 from docket_celery.errors import (
     EventConflict,
     InactiveRun,
     InvalidCommit,
-    InvalidInput,
     InvalidMutation,
-    KeyConflict,
     NotFound,
     StaleFence,
-    StoreUnavailable,
 )
 from docket_celery.run.codec import EMPTY_STATE, encode_event_data
 from docket_celery.run.document import Run, RunStatus
@@ -30,94 +24,32 @@ from docket_celery.run.views import RunCursor, RunInfo, RunPage
 from docket_celery.storage.contracts.rules import (
     check_commit,
     check_commit_against,
-    check_initial,
     check_mutation,
     forced_cancel_data,
-    owner_of,
 )
 from docket_celery.storage.contracts.values import (
     Commit,
     CommitProposal,
     Committed,
-    InitialRun,
     ListQuery,
     Mutated,
     MutationDecision,
     NoChange,
     Retain,
     Scope,
-    Started,
 )
-from docket_celery.storage.postgres.claims import PostgresClaims
-from docket_celery.storage.postgres.parameters import named, of_initial, of_transition, seen_by
-from docket_celery.storage.postgres.pool import Session, adapt
+from docket_celery.storage.postgres.parameters import named, of_transition, seen_by, variant_of
+from docket_celery.storage.postgres.pool import Session
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
+from docket_celery.storage.postgres.starts import PostgresStarts
 
-_KEY_ROUNDS: Final = 10
-"""How often a start looks for the holder of its key again, when that was pruned in between."""
 _MUTATION_LOCK_TIMEOUT: Final = "1s"
 _MUTATION_IDLE_TIMEOUT: Final = "5s"
 """After which the server ends a mutation whose process was frozen while it held the row."""
 
 
-class PostgresRunStore(PostgresClaims):
+class PostgresRunStore(PostgresStarts):
     """Implements `RunStore`."""
-
-    def insert_run(self, scope: Scope, initial: InitialRun, *, connection: Any = None) -> Started:
-        """As the contract says. With `connection`, a psycopg connection, the run joins its open transaction and exists
-        once that commits; a refusal leaves the transaction as it was.
-        """
-        check_initial(initial)
-        if connection is not None and not isinstance(connection, psycopg.Connection):
-            raise InvalidInput(f"connection must be a psycopg connection, got {type(connection).__name__}")
-        parameters = of_initial(initial, owner_of(scope), self._database.now())
-        if connection is None:
-            return self._database.run(lambda session, again: self._insert(session, initial, parameters, again))
-        if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-            # Without a transaction to join, the savepoint below would be a transaction of its own and commit.
-            connection.execute("SELECT")
-        with connection.transaction(), adapt(connection.cursor(row_factory=dict_row, binary=True)) as cursor:
-            return self._insert(cursor, initial, parameters, again=False)
-
-    def _insert(
-        self,
-        session: Session | psycopg.Cursor[DictRow],
-        initial: InitialRun,
-        parameters: dict[str, Any],
-        again: bool,
-    ) -> Started:
-        try:
-            for _ in range(_KEY_ROUNDS):
-                row = self._database.execute(session, "insert_run", parameters).fetchone()
-                if row is not None:
-                    return Started(run=_stamped(initial.run, row["now"]), created=True, now=row["now"])
-                holder = self._database.execute(session, "holder_of_key", parameters).fetchone()
-                if holder is not None:
-                    return self._started_before(session, initial, parameters, holder)
-        except errors.ForeignKeyViolation as error:
-            run = initial.run
-            raise NotFound(f"no graph {run.graph_id!r} version {run.graph_hash!r} in this scope") from error
-        except errors.UniqueViolation as error:
-            if not again:
-                raise InvalidCommit(f"run id {initial.run.id!r} is taken") from error
-            # The lost attempt had committed: ids are random, so the run is ours.
-            return self._started_before(session, initial, parameters, parameters)
-        raise StoreUnavailable(f"the holder of start key {initial.start_key!r} kept changing")
-
-    def _started_before(
-        self,
-        session: Session | psycopg.Cursor[DictRow],
-        initial: InitialRun,
-        parameters: dict[str, Any],
-        holder: dict[str, Any],
-    ) -> Started:
-        identity = ("graph_id", "graph_hash", "input_digest")
-        if any(holder[name] != parameters[name] for name in identity):
-            raise KeyConflict(initial.start_key or "", holder["id"])
-        row = self._database.execute(session, "fetch_run", {**parameters, "id": holder["id"]}).fetchone()
-        if row is None:
-            raise StoreUnavailable(f"run {holder['id']!r} was pruned while it was read")
-        return Started(run=run_of(row), created=row["id"] == initial.run.id, now=row["now"])
 
     def fetch_run(self, scope: Scope, run_id: str) -> Run:
         return run_of(self._fetch(scope, run_id))
@@ -160,7 +92,7 @@ class PostgresRunStore(PostgresClaims):
     def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
         check_commit(proposal)
         retains = isinstance(proposal.schedule, Retain)
-        statement = "commit_retain" if retains else "commit_release"
+        statement = variant_of("commit_retain" if retains else "commit_release", proposal.changes)
         parameters = of_transition(
             scope,
             proposal.run,
@@ -244,7 +176,7 @@ class PostgresRunStore(PostgresClaims):
             now=now,
             refusal=InvalidMutation,
         )
-        if self._transition(session, "commit_release", parameters) is None:
+        if self._transition(session, variant_of("commit_release", decision.changes), parameters) is None:
             raise InvalidMutation(f"run {decision.run.id!r}: the decision does not follow from the locked row")
 
     def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> DictRow | None:
@@ -281,8 +213,3 @@ class PostgresRunStore(PostgresClaims):
         if run.status.is_terminal:
             raise InactiveRun(f"run {run_id!r} is {run.status.value}")
         return run
-
-
-def _stamped(run: Run, now: datetime) -> Run:
-    """A first commit carries the store's time."""
-    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)

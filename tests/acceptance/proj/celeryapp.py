@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from typing import Any
 
 from celery import Celery
@@ -17,6 +18,9 @@ def make_app(database_url: str, broker_url: str, **settings: Any) -> Celery:
     app.conf.broker_connection_retry_on_startup = True
     app.conf.worker_prefetch_multiplier = 1
     app.conf.docket_database_url = database_url
+    behind = timedelta(seconds=settings.pop("proj_clock_behind", 0))
+    true_now = app.now
+    app.now = lambda: true_now() - behind
     tasks.STOP_MARGIN = settings.pop("proj_stop_margin", tasks.STOP_MARGIN)
     app.conf.update(settings)
     Docket(app)

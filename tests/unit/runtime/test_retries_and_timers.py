@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -142,6 +142,7 @@ def test_a_sleep_until_an_instant_in_the_past_ends_at_once() -> None:
         {"seconds": True},
         {"seconds": 1, "until": datetime.now(UTC)},
         {"until": datetime(2026, 1, 1)},
+        {"until": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))},
         {},
     ],
 )

@@ -10,11 +10,14 @@
 WITH hit AS (
     UPDATE {schema}.runs r
     SET claim_token = %(token)s::text,
-        -- A repeat after a lost reply finds the chosen token and counts nothing.
+        -- Left as it is while it is young, as by a commit that keeps its claim: the update is HOT then.
         claimed_at = CASE
-            WHEN r.claim_token = %(token)s::text THEN r.claimed_at
-            ELSE greatest(r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()))
+            WHEN r.claim_token <> %(token)s::text
+             AND r.claimed_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - %(refresh_after)s::interval
+            THEN coalesce(%(now)s::timestamptz, clock_timestamp())
+            ELSE r.claimed_at
         END,
+        -- A repeat after a lost reply finds the chosen token and counts nothing.
         claim_attempts = r.claim_attempts + (NOT r.redeemed)::int,
         redeemed = true
     WHERE r.id = %(id)s::text AND r.status = 'running' AND r.poisoned_at IS NULL

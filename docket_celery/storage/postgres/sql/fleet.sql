@@ -42,8 +42,10 @@ expired AS (
     ) s
 ),
 claimed AS (
-    SELECT count(*) AS count, count(*) FILTER (WHERE NOT redeemed) AS unredeemed FROM (
-        SELECT r.redeemed FROM {schema}.runs r
+    SELECT count(*) AS count, count(*) FILTER (WHERE NOT redeemed) AS unredeemed,
+           count(*) FILTER (WHERE NOT redeemed AND undelivered > 0) AS undelivered
+    FROM (
+        SELECT r.redeemed, r.undelivered FROM {schema}.runs r
         WHERE r.status = 'running' AND r.poisoned_at IS NULL
           AND r.claimed_at >= (SELECT now FROM clock) - %(ttl)s::interval
         ORDER BY r.claimed_at, r.id LIMIT %(count_limit)s::bigint
@@ -66,7 +68,7 @@ SELECT clock.now,
        (SELECT r.wake_at FROM {schema}.runs r
         WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at > clock.now
         ORDER BY r.wake_at, r.id LIMIT 1) AS next_wake_at,
-       claimed.count AS claimed, claimed.unredeemed, poisoned.count AS poisoned,
+       claimed.count AS claimed, claimed.unredeemed, claimed.undelivered, poisoned.count AS poisoned,
        (SELECT d.last_scan_at FROM {schema}.dispatch d WHERE d.id = 1) AS last_scan_at,
        workers.names AS worker_names, workers.slots AS worker_slots, workers.seen_at AS worker_seen_at
 FROM clock CROSS JOIN ready CROSS JOIN expired CROSS JOIN claimed CROSS JOIN poisoned CROSS JOIN workers;

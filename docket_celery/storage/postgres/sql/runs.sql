@@ -42,10 +42,65 @@ events AS (
 )
 SELECT started_at AS now FROM run;
 
+-- name: insert_runs
+-- Never prepared: each batch has its own size. Rows go in by key, so that two batches with the same keys wait for each
+-- other in one order.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+),
+run AS (
+    INSERT INTO {schema}.runs (
+        id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
+        wake_at, start_key, input_digest, events_since, started_at, updated_at, finished_at
+    )
+    SELECT g.id, %(tenant)s::text, g.graph_id, g.graph_hash, g.status, g.step, 1, g.event_seq,
+           %(checkpoint_type)s::text, g.state::json,
+           CASE g.schedule WHEN 'immediate' THEN now WHEN 'at' THEN g.wake_at END,
+           g.start_key, g.input_digest, now, now, now, CASE WHEN g.schedule = 'terminal' THEN now END
+    FROM clock, unnest(
+        %(ids)s::text[], %(graph_ids)s::text[], %(graph_hashes)s::text[], %(statuses)s::text[], %(steps)s::bigint[],
+        %(last_event_seqs)s::bigint[], %(states)s::text[], %(schedules)s::text[], %(wake_ats)s::timestamptz[],
+        %(start_keys)s::text[], %(input_digests)s::text[]
+    ) AS g (id, graph_id, graph_hash, status, step, event_seq, state, schedule, wake_at, start_key, input_digest)
+    ORDER BY g.start_key, g.id
+    ON CONFLICT (tenant, start_key) WHERE start_key IS NOT NULL DO NOTHING
+    RETURNING id, started_at
+),
+fields AS (
+    INSERT INTO {schema}.run_fields (run_id, name, value)
+    SELECT run.id, f.name, f.value::json
+    FROM run JOIN unnest(%(field_ids)s::text[], %(field_names)s::text[], %(field_values)s::text[])
+        AS f (run_id, name, value) ON f.run_id = run.id
+),
+events AS (
+    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
+    SELECT run.id, e.seq, e.type, e.step, run.started_at, e.node, e.data::json
+    FROM run JOIN unnest(
+        %(event_ids)s::text[], %(event_seqs)s::bigint[], %(event_types)s::text[], %(event_steps)s::bigint[],
+        %(event_nodes)s::text[], %(event_data)s::text[]
+    ) AS e (run_id, seq, type, step, node, data) ON e.run_id = run.id
+)
+SELECT id, started_at AS now FROM run;
+
+-- name: holders_of_keys
+SELECT r.id, r.graph_id, r.graph_hash, r.input_digest, r.start_key
+FROM {schema}.runs r
+WHERE r.tenant = %(tenant)s::text AND r.start_key = ANY (%(start_keys)s::text[]) AND r.start_key IS NOT NULL;
+
 -- name: holder_of_key
 SELECT r.id, r.graph_id, r.graph_hash, r.input_digest
 FROM {schema}.runs r
 WHERE r.tenant = %(tenant)s::text AND r.start_key = %(start_key)s::text;
+
+-- part: whole
+-- A run's row with its values. One statement, so one snapshot: they belong together.
+SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
+       r.state::text AS state, r.commit_id, r.started_at, r.updated_at, r.finished_at, r.start_key, r.input_digest,
+       r.wake_at, r.claimed_at, r.redeemed, r.claim_attempts, r.claim_abandons, r.undelivered, r.abandon_reason,
+       r.poisoned_at, r.poison_reason, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+       field_names, field_values, chunk_names, chunk_items
+FROM {schema}.runs r
+{gathered}
 
 -- part: gathered
 -- The values of one run, as arrays in the order in which they are put together.
@@ -61,15 +116,12 @@ CROSS JOIN LATERAL (
 ) chunks
 
 -- name: fetch_run
--- One statement, so one snapshot: the row and its values belong together.
-SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
-       r.state::text AS state, r.commit_id, r.started_at, r.updated_at, r.finished_at, r.start_key, r.input_digest,
-       r.wake_at, r.claimed_at, r.redeemed, r.claim_attempts, r.claim_abandons, r.undelivered, r.abandon_reason,
-       r.poisoned_at, r.poison_reason, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
-       field_names, field_values, chunk_names, chunk_items
-FROM {schema}.runs r
-{gathered}
+{whole}
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
+
+-- name: fetch_runs
+{whole}
+WHERE r.id = ANY (%(ids)s::text[]) AND r.tenant = %(tenant)s::text;
 
 -- name: list_runs
 -- Never prepared: the planner has to see which filters are NULL to choose the index. Rows whose key Python cannot hold
@@ -87,9 +139,10 @@ WHERE (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
 ORDER BY r.started_at DESC, r.id DESC
 LIMIT %(limit)s::bigint;
 
--- part: changes
--- What a transition writes beside the row that `moved` has returned. The sequence of the commit numbers its chunks: it
--- changes each field at most once. Nothing happens when the fence did not hold and `moved` is empty.
+-- What a transition writes beside the row that `moved` has returned. Nothing happens when the fence did not hold and
+-- `moved` is empty. A statement names only those tables that it writes to: opening one costs even when no row follows.
+
+-- part: replacing
 replaced AS (
     INSERT INTO {schema}.run_fields AS f (run_id, name, value)
     SELECT moved.id, n.name, n.value::json
@@ -99,12 +152,17 @@ replaced AS (
 cut AS (
     DELETE FROM {schema}.run_chunks c USING moved
     WHERE c.run_id = moved.id AND c.name = ANY (%(replaced_names)s::text[])
-),
+)
+
+-- part: appending
+-- The sequence of the commit numbers its chunks: it changes each field at most once.
 appended AS (
     INSERT INTO {schema}.run_chunks (run_id, name, seq, items)
     SELECT moved.id, n.name, %(checkpoint_seq)s::bigint, n.items::json
     FROM moved, unnest(%(appended_names)s::text[], %(appended_items)s::text[]) AS n (name, items)
-),
+)
+
+-- part: noting
 events AS (
     INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
     SELECT moved.id, e.seq, e.type, e.step, e.at, e.node, e.data::json
@@ -114,10 +172,10 @@ events AS (
     ) AS e (seq, type, step, at, node, data)
 )
 
--- name: commit_retain
+-- part: retained
 -- The claim stays. Its time is written back as it is unless it grows old: then every column of an index keeps its value,
 -- and the update is HOT. Not to refresh it at all would let a long healthy drain be stolen.
-WITH moved AS (
+moved AS (
     UPDATE {schema}.runs r
     SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
         event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
@@ -134,13 +192,35 @@ WITH moved AS (
       AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
       AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
-),
-{changes}
+)
+
+-- name: commit_retain
+WITH {retained},
+{noting}
 SELECT claimed_at, now FROM moved;
 
--- name: commit_release
+-- name: commit_retain_replacing
+WITH {retained},
+{replacing},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_retain_appending
+WITH {retained},
+{appending},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_retain_changing
+WITH {retained},
+{replacing},
+{appending},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- part: released
 -- Gives the claim up, or as a serialised mutation (without a token: the row is locked) revokes whatever claim there is.
-WITH moved AS (
+moved AS (
     UPDATE {schema}.runs r
     SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
         event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
@@ -165,8 +245,30 @@ WITH moved AS (
       AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
       AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
-),
-{changes}
+)
+
+-- name: commit_release
+WITH {released},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_release_replacing
+WITH {released},
+{replacing},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_release_appending
+WITH {released},
+{appending},
+{noting}
+SELECT claimed_at, now FROM moved;
+
+-- name: commit_release_changing
+WITH {released},
+{replacing},
+{appending},
+{noting}
 SELECT claimed_at, now FROM moved;
 
 -- name: diagnose

@@ -38,6 +38,17 @@ marked AS (
     SET last_scan_at = (SELECT now FROM clock), scans = d.scans + 1
     WHERE d.id = 1 AND (%(gate)s::text = 'nudge' OR d.id IN (SELECT id FROM gate))
 ),
+-- The oldest claim there is. Below it there are dead index entries at most, and an old snapshot somewhere can keep very many
+-- of them: they are walked over here, once, and from `claimed_from` on only, if the caller has looked before.
+first_claim AS MATERIALIZED (
+    SELECT min(first.claimed_at) AS at FROM (
+        SELECT r.claimed_at FROM {schema}.runs r
+        WHERE r.status = 'running' AND r.poisoned_at IS NULL
+          AND r.claimed_at >= coalesce(%(claimed_from)s::timestamptz, '-infinity')
+        ORDER BY r.claimed_at, r.id
+        LIMIT (SELECT yes::int FROM entered)
+    ) first
+),
 slots AS MATERIALIZED (
     SELECT coalesce(%(slots)s::bigint, greatest(1, (
         SELECT sum(w.slots) FROM {schema}.worker_slots w WHERE w.expires_at > (SELECT now FROM clock)
@@ -54,7 +65,11 @@ wanted AS MATERIALIZED (
                 SELECT count(*) FROM (
                     SELECT FROM {schema}.runs r
                     WHERE r.status = 'running' AND r.poisoned_at IS NULL
-                      AND r.claimed_at >= (SELECT now FROM clock) - %(ttl)s::interval
+                      AND r.claimed_at >= greatest(
+                          (SELECT now FROM clock) - %(ttl)s::interval,
+                          -- Where there is none at all, nothing is counted.
+                          coalesce((SELECT at FROM first_claim), 'infinity')
+                      )
                     ORDER BY r.claimed_at, r.id
                     LIMIT (SELECT count FROM slots)
                 ) held
@@ -71,6 +86,7 @@ expired AS MATERIALIZED (
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL
       AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
+      AND r.claimed_at >= (SELECT at FROM first_claim)
     ORDER BY r.claimed_at, r.id
     LIMIT (SELECT expired FROM share)
     FOR UPDATE SKIP LOCKED
@@ -84,6 +100,7 @@ expired_besides AS MATERIALIZED (
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL
       AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
+      AND r.claimed_at >= (SELECT at FROM first_claim)
       AND r.id NOT IN (SELECT id FROM expired)
     ORDER BY r.claimed_at, r.id
     LIMIT (SELECT count FROM wanted) - (SELECT count(*) FROM expired) - (SELECT count(*) FROM ready)
@@ -136,6 +153,9 @@ SELECT clock.now, entered.yes AS scanned, (SELECT passed_by FROM shortfall) AS p
              AND r.wake_at > (SELECT now FROM clock) AND r.wake_at <= (SELECT now FROM clock) + interval '1 hour'
            ORDER BY r.wake_at LIMIT 1
        ) AS next_wake_at,
+       -- Before these two instants this scan knows of nothing alive.
+       CASE WHEN (SELECT count FROM wanted) > 0 THEN coalesce((SELECT at FROM first_ready), clock.now) END AS ready_from,
+       CASE WHEN entered.yes THEN coalesce((SELECT at FROM first_claim), clock.now) END AS claimed_from,
        taken.*
 FROM clock CROSS JOIN entered LEFT JOIN taken ON true
 ORDER BY taken.eligible_at, taken.id
@@ -149,14 +169,19 @@ ready_ahead AS MATERIALIZED (
     SELECT 'ready' AS class, r.wake_at AS eligible_at, r.id
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
+      AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
     ORDER BY r.wake_at, r.id
     LIMIT (SELECT count FROM wanted)
+),
+first_ready AS MATERIALIZED (
+    SELECT min(eligible_at) AS at FROM ready_ahead
 ),
 expired_ahead AS MATERIALIZED (
     SELECT 'expired' AS class, r.claimed_at + %(ttl)s::interval AS eligible_at, r.id
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL
       AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
+      AND r.claimed_at >= (SELECT at FROM first_claim)
     ORDER BY r.claimed_at, r.id
     LIMIT (SELECT count FROM wanted)
 ),
@@ -184,7 +209,7 @@ ready AS MATERIALIZED (
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
       -- Before the first that was seen there are dead entries at most, which need not be walked over twice.
-      AND r.wake_at >= (SELECT min(eligible_at) FROM ready_ahead)
+      AND r.wake_at >= (SELECT at FROM first_ready)
     ORDER BY r.wake_at, r.id
     LIMIT (SELECT count FROM wanted) - (SELECT count(*) FROM expired)
     FOR UPDATE SKIP LOCKED

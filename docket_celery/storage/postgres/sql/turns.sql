@@ -7,14 +7,14 @@
         (
             SELECT FROM {schema}.runs r
             WHERE hashtext(r.tenant) = hashtext(t.tenant) AND r.tenant = t.tenant AND r.queue = 0
-              AND r.wake_at <= (SELECT now FROM clock)
+              AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
             ORDER BY r.wake_at, r.id LIMIT d.depth
         )
         UNION ALL
         (
             SELECT FROM {schema}.runs r
             WHERE hashtext(r.tenant) = hashtext(t.tenant) AND r.tenant = t.tenant AND r.queue = 1
-              AND r.wake_at <= (SELECT now FROM clock)
+              AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
             ORDER BY r.wake_at, r.id LIMIT d.depth
         )
         LIMIT d.depth
@@ -27,15 +27,26 @@
 -- most of these only sleep, the owners of the longest due runs join them, so that no slot stays free while work is due.
 WITH RECURSIVE
 {admission},
-longest_due AS MATERIALIZED (
+-- No wake before this one is alive: its index entries need no look at their rows, however many an old snapshot keeps.
+first_ready AS MATERIALIZED (
+    SELECT coalesce(%(ready_from)s::timestamptz, (
+        SELECT r.wake_at FROM {schema}.runs r
+        WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
+        ORDER BY r.wake_at, r.id
+        LIMIT (SELECT least(count, 1) FROM wanted)
+    )) AS at
+),
+-- From the new end, where an old snapshot leaves the fewest dead entries between the live ones.
+newly_due AS MATERIALIZED (
     SELECT r.tenant
     FROM {schema}.runs r
-    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
-    ORDER BY r.wake_at, r.id
+    WHERE r.status = 'running' AND r.poisoned_at IS NULL
+      AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
+    ORDER BY r.wake_at DESC, r.id DESC
     LIMIT CASE WHEN (SELECT count FROM wanted) > 0 THEN 64 ELSE 0 END
 ),
 bounds AS MATERIALIZED (
-    SELECT (SELECT count(*) FROM longest_due) = 64 AS many_due,
+    SELECT (SELECT count(*) FROM newly_due) = 64 AS many_due,
            greatest((SELECT count FROM wanted), 32) AS hops, greatest((SELECT count FROM wanted), 16) AS enough,
            floor(f.scaled)::bigint - 2147483648 AS pivot, %(fraction)s::float8 AS fraction,
            -- What is left of the fraction once it has chosen the pivot.
@@ -54,7 +65,7 @@ met (hash, tenant, active, found, hop, lap) AS (
                    WHEN n.queue = 0 THEN EXISTS (
                        SELECT FROM {schema}.runs r
                        WHERE hashtext(r.tenant) = n.hash AND r.tenant = n.tenant AND r.queue = 1
-                         AND r.wake_at <= (SELECT now FROM clock)
+                         AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
                    )
                    ELSE false
                END AS active
@@ -63,6 +74,7 @@ met (hash, tenant, active, found, hop, lap) AS (
                 SELECT hashtext(r.tenant)::bigint AS hash, r.tenant, r.queue, r.wake_at, m.lap
                 FROM {schema}.runs r
                 WHERE r.queue IS NOT NULL AND (hashtext(r.tenant), r.tenant) > (m.hash, m.tenant)
+                  AND r.wake_at >= (SELECT at FROM first_ready)
                   AND hashtext(r.tenant) < CASE m.lap WHEN 0 THEN 2147483648 ELSE bounds.pivot END
                 ORDER BY hashtext(r.tenant), r.tenant, r.queue, r.wake_at, r.id
                 LIMIT 1
@@ -73,6 +85,7 @@ met (hash, tenant, active, found, hop, lap) AS (
                 SELECT hashtext(r.tenant)::bigint, r.tenant, r.queue, r.wake_at, 1
                 FROM {schema}.runs r
                 WHERE r.queue IS NOT NULL AND m.lap = 0 AND hashtext(r.tenant) < bounds.pivot
+                  AND r.wake_at >= (SELECT at FROM first_ready)
                 ORDER BY hashtext(r.tenant), r.tenant, r.queue, r.wake_at, r.id
                 LIMIT 1
             )
@@ -81,16 +94,28 @@ met (hash, tenant, active, found, hop, lap) AS (
     ) next
     WHERE m.found < bounds.enough AND m.hop < bounds.hops
 ),
--- Without a hop, or with too few finds in all of them, the longest due speak for themselves.
+-- With too few finds in all the hops, the longest due speak for themselves.
+longest_due AS MATERIALIZED (
+    SELECT r.tenant
+    FROM {schema}.runs r
+    WHERE r.status = 'running' AND r.poisoned_at IS NULL
+      AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
+    ORDER BY r.wake_at, r.id
+    LIMIT CASE
+        WHEN (SELECT max(found) < (SELECT count FROM wanted) AND max(hop) = (SELECT hops FROM bounds) FROM met) THEN 64
+        ELSE 0
+    END
+),
 active AS MATERIALIZED (
     SELECT a.tenant, min(a.hop) AS hop
     FROM (
         SELECT tenant, hop FROM met WHERE active
         UNION ALL
-        SELECT l.tenant, b.hops + 1
-        FROM bounds b CROSS JOIN longest_due l
-        WHERE NOT b.many_due
-           OR (SELECT max(found) < (SELECT count FROM wanted) AND max(hop) = (SELECT hops FROM bounds) FROM met)
+        SELECT d.tenant, b.hops + 1 FROM bounds b CROSS JOIN (
+            SELECT n.tenant FROM newly_due n WHERE NOT (SELECT many_due FROM bounds)
+            UNION ALL
+            SELECT l.tenant FROM longest_due l
+        ) d
     ) a
     GROUP BY a.tenant
 ),
@@ -111,7 +136,7 @@ turns AS MATERIALIZED (
             ELSE least((SELECT count FROM wanted), %(cap)s::bigint - (
                 SELECT count(*) FROM (
                     SELECT FROM {schema}.runs r
-                    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.claim_token IS NOT NULL
+                    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at IS NULL
                       AND r.tenant = ring.tenant
                     LIMIT %(cap)s::bigint
                 ) held
@@ -150,6 +175,7 @@ expired_count AS MATERIALIZED (
         SELECT FROM {schema}.runs r
         WHERE r.status = 'running' AND r.poisoned_at IS NULL
           AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
+          AND r.claimed_at >= (SELECT at FROM first_claim)
         ORDER BY r.claimed_at, r.id
         LIMIT (SELECT count FROM wanted)
     ) e
@@ -208,7 +234,7 @@ resumed AS MATERIALIZED (
         SELECT r.id, 'ready' AS class, r.wake_at AS eligible_at, r.claim_attempts, false AS unredeemed, r.tenant
         FROM {schema}.runs r
         WHERE hashtext(r.tenant) = hashtext(q.tenant) AND r.tenant = q.tenant AND r.queue = 0
-          AND r.wake_at <= (SELECT now FROM clock)
+          AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
         ORDER BY r.wake_at, r.id
         LIMIT q.quota
         FOR UPDATE SKIP LOCKED
@@ -220,7 +246,7 @@ begun AS MATERIALIZED (
         SELECT r.id, 'ready' AS class, r.wake_at AS eligible_at, r.claim_attempts, false AS unredeemed
         FROM {schema}.runs r
         WHERE hashtext(r.tenant) = hashtext(q.tenant) AND r.tenant = q.tenant AND r.queue = 1
-          AND r.wake_at <= (SELECT now FROM clock)
+          AND r.wake_at BETWEEN (SELECT at FROM first_ready) AND (SELECT now FROM clock)
         ORDER BY r.wake_at, r.id
         LIMIT q.quota - (SELECT count(*) FROM resumed s WHERE s.tenant = q.tenant)
         FOR UPDATE SKIP LOCKED

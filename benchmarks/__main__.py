@@ -1,0 +1,32 @@
+"""Runs every benchmark, one after the other.
+
+python -m benchmarks [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks import claims, throughput, wal
+from benchmarks.machine import write
+
+
+def main() -> None:
+    """Measures, prints the tables, and writes one JSON file if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one short round of each, in about a minute")
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    rows = throughput.measure(*((1, 200) if options.quick else (3, 2_000)))
+    throughput.report(rows)
+    written = wal.measure(*((1, 10) if options.quick else (3, 50)))
+    wal.report(written)
+    claimed = claims.measure(*((claims.QUICK, 1.0) if options.quick else (claims.FULL, 3.0)))
+    claims.report(claimed)
+    if options.json is not None:
+        write(options.json, [*rows, *written, *claimed])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Open questions of a run: which answer fits, what an answer does, and whose deadline has passed.
+
+Pure decisions over committed state. An answer counts once: from outside, or by the question's own default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from docket_celery.errors import InvalidInput
+from docket_celery.graph.schemas import Schema
+from docket_celery.program import RuntimeGraph
+from docket_celery.run.document import JsonValue, OpenInterrupt, Run, RunStatus, Task
+from docket_celery.run.values import normalise
+from docket_celery.runtime.acceptance import accept
+from docket_celery.runtime.options import RuntimeOptions
+
+MOST_ANSWERED: Final = 100
+"""How many answered interrupts a run remembers, so that a repeated answer is recognised."""
+
+
+def fitting(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, options: RuntimeOptions) -> JsonValue:
+    """The answer in its committed form; `InvalidInput` when the field's or the interrupt's schema does not take it."""
+    kept = accept(program, interrupt.field, answer, options)
+    # The schema describes the answer itself, before the field's reducer makes an item a list of one.
+    given = normalise(answer, f"$.{interrupt.field}", max_bytes=options.max_value_bytes)
+    problem = Schema(interrupt.schema).problem(given) if interrupt.schema else None
+    if problem is not None:
+        raise InvalidInput(f"interrupt {interrupt.id!r} does not take this answer: {problem}")
+    return kept
+
+
+def answered(run: Run, answers: Iterable[tuple[OpenInterrupt, JsonValue]]) -> Run:
+    """The running run with these of its open interrupts answered, and the nodes that asked ready to go on."""
+    given = list(answers)
+    by_node = {interrupt.node: (interrupt.field, value) for interrupt, value in given}
+    closed = {interrupt.id for interrupt, _ in given}
+    return replace(
+        run,
+        status=RunStatus.RUNNING,
+        tasks=tuple(_given(task, *by_node[task.node]) if task.node in by_node else task for task in run.tasks),
+        interrupts=tuple(open_ for open_ in run.interrupts if open_.id not in closed),
+        answered=(*run.answered, *sorted(closed))[-MOST_ANSWERED:],
+    )
+
+
+def overdue(run: Run, now: datetime) -> tuple[OpenInterrupt, ...]:
+    """The open interrupts whose deadline has come, in order of id."""
+    late = [open_ for open_ in run.interrupts if open_.deadline is not None and open_.deadline <= now]
+    return tuple(sorted(late, key=lambda open_: open_.id))
+
+
+def _given(task: Task, field: str, answer: JsonValue) -> Task:
+    return replace(task, state="ready", answers={**task.answers, field: answer})

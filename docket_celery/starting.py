@@ -1,0 +1,140 @@
+"""Starting runs: one, or many in one statement; durable at once, or with a transaction of the caller's own.
+
+Works from the published version alone. Whoever is told of a start is told once it is durable, and only then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from docket_celery.engine import Engine
+from docket_celery.errors import InvalidInput, ValueRefused
+from docket_celery.lifecycle import wake_when_due
+from docket_celery.program import RuntimeGraph
+from docket_celery.run.document import Run
+from docket_celery.run.moment import Moment
+from docket_celery.run.values import encode
+from docket_celery.runtime.loop import propose_init
+from docket_celery.storage.contracts.values import InitialRun, Release, Scope, Started, check_name
+from docket_celery.telemetry.hook import MomentCommitted
+from docket_celery.transactions import joined
+
+Input: TypeAlias = Mapping[str, Any]
+
+
+def start_one(
+    engine: Engine,
+    scope: Scope,
+    plan: RuntimeGraph,
+    input: Input | None,
+    *,
+    key: str | None,
+    start_at: datetime | None,
+    connection: Any,
+) -> Run:
+    """As `Client.start_run` says."""
+    moment = _first_moment(engine, plan, input)
+    initial = _initial(moment, key, start_at)
+    if connection is None:
+        started = engine.storage.runs.insert_run(scope, initial)
+        _report(engine, scope, [(moment, started)], wake=start_at is None)
+        return started.run
+    transaction = joined(connection)
+    started = engine.storage.runs.insert_run(scope, initial, connection=transaction.connection)
+    if started.created and start_at is None:
+        transaction.committed(lambda: wake_when_due(moment, engine.waker, now=started.now))
+    return started.run
+
+
+def start_many(
+    engine: Engine,
+    scope: Scope,
+    plan: RuntimeGraph,
+    inputs: Sequence[Input | None],
+    *,
+    keys: Sequence[str | None] | None,
+    connection: Any,
+) -> tuple[Run, ...]:
+    """As `Client.start_runs` says."""
+    keys = _checked_keys(keys, len(inputs))
+    moments = [_numbered(engine, plan, index, input) for index, input in enumerate(inputs)]
+    initials = [_initial(moment, key, None) for moment, key in zip(moments, keys, strict=True)]
+    if connection is None:
+        started = engine.storage.runs.insert_runs(scope, initials)
+        _report(engine, scope, list(zip(moments, started, strict=True)), wake=True)
+        return tuple(start.run for start in started)
+    transaction = joined(connection)
+    started = engine.storage.runs.insert_runs(scope, initials, connection=transaction.connection)
+    made = [(moment, start) for moment, start in zip(moments, started, strict=True) if start.created]
+    if made:
+        transaction.committed(lambda: _wake(engine, made))
+    return tuple(start.run for start in started)
+
+
+def _report(engine: Engine, scope: Scope, started: Sequence[tuple[Moment, Started]], *, wake: bool) -> None:
+    made = [(moment, start) for moment, start in started if start.created]
+    for moment, start in made:
+        engine.hooks(MomentCommitted(moment=replace(moment, run=start.run), tenant=scope.tenant))
+    if wake:
+        _wake(engine, made)
+
+
+def _wake(engine: Engine, made: Sequence[tuple[Moment, Started]]) -> None:
+    """One nudge, however many runs became due: all of them are due at once."""
+    for moment, start in made:
+        if not moment.run.status.is_terminal:
+            wake_when_due(moment, engine.waker, now=start.now)
+            return
+
+
+def _first_moment(engine: Engine, plan: RuntimeGraph, input: Input | None) -> Moment:
+    return propose_init(plan, engine.ids.run_id(), input or {}, now=engine.clock.now(), options=engine.options)
+
+
+def _numbered(engine: Engine, plan: RuntimeGraph, index: int, input: Input | None) -> Moment:
+    try:
+        return _first_moment(engine, plan, input)
+    except InvalidInput as error:
+        raise InvalidInput(f"inputs[{index}]: {error}") from error
+    except ValueRefused as error:
+        raise ValueRefused(f"inputs[{index}]: {error.path}", error.reason, code=error.code) from error
+
+
+def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str | None]:
+    if keys is None:
+        return [None] * count
+    if isinstance(keys, str) or len(keys) != count:
+        raise InvalidInput(f"keys must name each of the {count} inputs or be left out, got {len(keys)}")
+    for index, key in enumerate(keys):
+        if key is not None:
+            check_name(key, f"keys[{index}]")
+    return keys
+
+
+def _initial(moment: Moment, key: str | None, start_at: datetime | None) -> InitialRun:
+    return InitialRun(
+        run=moment.run,
+        events=moment.events,
+        schedule=_first_wake(moment, start_at),
+        start_key=key,
+        input_digest=None if key is None else _digest(moment.run),
+    )
+
+
+def _first_wake(moment: Moment, start_at: datetime | None) -> Release:
+    if moment.run.status.is_terminal:
+        return Release(kind="terminal")
+    if start_at is None:
+        return Release(kind="immediate")
+    if not isinstance(start_at, datetime) or start_at.utcoffset() is None:
+        raise InvalidInput(f"start_at must be an aware datetime, got {start_at!r}")
+    return Release(kind="at", at=start_at)
+
+
+def _digest(run: Run) -> str:
+    """Tells apart the inputs of two starts of one graph version."""
+    return hashlib.sha256(encode(dict(sorted(run.fields.items()))).encode("ascii")).hexdigest()

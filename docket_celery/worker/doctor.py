@@ -1,0 +1,216 @@
+"""What is wrong with an installation, and what to do about it: pure judgement over facts that somebody else gathered.
+
+One small function per check, each from facts to one finding. A fact that could not be gathered is None, and the checks
+that need it say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal, TypeAlias
+
+from docket_celery.config import Config
+from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.worker.health import age, is_full
+
+Verdict: TypeAlias = Literal["fine", "warning", "problem"]
+"""A warning costs speed or may be meant; a problem needs somebody."""
+
+LONG_DUE: Final = timedelta(minutes=1)
+"""A run that is due for longer than this waits for a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was seen.
+
+    database, schema, broker  None when all is well, otherwise what went wrong
+    backlog                   None when it could not be read
+    prefetch_multiplier       the app's; `prefetch_disabled` when workers reserve nothing at all
+    early_acknowledging       names of the app's own tasks that are acknowledged before they run
+    strays                    options of docket's tasks that are not what docket set: "task option: value, not wanted"
+    routed                    names of docket's tasks that a route of the host matches
+    queue_missing             whether a worker could not consume docket's queue, as the app lists its queues without it
+    """
+
+    config: Config
+    database: str | None
+    schema: str | None
+    broker: str | None
+    backlog: Backlog | None
+    prefetch_multiplier: int
+    prefetch_disabled: bool
+    early_acknowledging: Sequence[str]
+    strays: Sequence[str]
+    routed: Sequence[str]
+    queue_missing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's outcome. `advice` is empty when there is nothing to do."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    advice: str = ""
+
+
+def diagnose(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding, in the order in which one would look."""
+    findings = (check(facts) for check in _CHECKS)
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def database(facts: Facts) -> Finding | None:
+    if facts.database is None:
+        return Finding(check="database", verdict="fine", seen="reachable")
+    advice = "Start PostgreSQL, or correct docket_database_url. Runs wait; none is lost."
+    return Finding(check="database", verdict="problem", seen=facts.database, advice=advice)
+
+
+def schema(facts: Facts) -> Finding | None:
+    if facts.database is not None:
+        return None
+    if facts.schema is None:
+        return Finding(check="schema", verdict="fine", seen=f"{facts.config.schema!r} fits this release")
+    advice = "Run `celery -A proj docket migrate` with the newest release that is in use."
+    return Finding(check="schema", verdict="problem", seen=facts.schema, advice=advice)
+
+
+def broker(facts: Facts) -> Finding | None:
+    if facts.broker is None:
+        return Finding(check="broker", verdict="fine", seen="reachable")
+    advice = "Start the broker, or correct broker_url. Meanwhile `docket drain` works without it."
+    return Finding(check="broker", verdict="problem", seen=facts.broker, advice=advice)
+
+
+def workers(facts: Facts) -> Finding | None:
+    backlog = facts.backlog
+    if backlog is None:
+        return None
+    if backlog.workers:
+        slots = sum(worker.slots for worker in backlog.workers)
+        return Finding(check="workers", verdict="fine", seen=f"{len(backlog.workers)} with {slots} slots")
+    return Finding(
+        check="workers",
+        verdict="problem",
+        seen=f"none has registered slots for queue {facts.config.queue!r}",
+        advice=f"Start one: `celery -A proj worker -Q {facts.config.queue}`. One that runs lost broker or database.",
+    )
+
+
+def ticks(facts: Facts) -> Finding | None:
+    backlog, every = facts.backlog, facts.config.poll_interval
+    if backlog is None:
+        return None
+    limit = timedelta(seconds=5 * every + 5)
+    since = age(backlog.now, backlog.last_scan_at)
+    if since is not None and since <= limit:
+        return Finding(check="ticks", verdict="fine", seen=f"the last scan was {since} ago, one is due every {every} s")
+    seen = "nobody has ever scanned" if since is None else f"the last scan was {since} ago, one is due every {every} s"
+    if is_full(backlog):
+        advice = "Every slot is taken: ticks wait until one is free. Nothing to do unless work piles up."
+        return Finding(check="ticks", verdict="warning", seen=seen, advice=advice)
+    if facts.config.tick == "worker":
+        advice = f"Workers of queue {facts.config.queue!r} send the ticks themselves: see whether one runs."
+    elif not facts.config.install_beat:
+        advice = "docket_install_beat is off: see that your own schedule sends docket_celery.dispatch."
+    else:
+        advice = 'Start `celery -A proj beat`, or set docket_tick = "worker"; see that beat loads the same app.'
+    return Finding(check="ticks", verdict="problem", seen=seen, advice=advice)
+
+
+def due(facts: Facts) -> Finding | None:
+    backlog = facts.backlog
+    if backlog is None:
+        return None
+    waited = age(backlog.now, backlog.oldest_due_at)
+    if waited is None:
+        return Finding(check="due runs", verdict="fine", seen="none")
+    seen = f"{backlog.due}, the oldest for {waited}"
+    if waited <= LONG_DUE:
+        return Finding(check="due runs", verdict="fine", seen=seen)
+    if is_full(backlog):
+        advice = "Every slot is taken: add workers or concurrency if this lasts."
+        return Finding(check="due runs", verdict="warning", seen=seen, advice=advice)
+    advice = "Nobody takes them: look at ticks, workers and broker above."
+    return Finding(check="due runs", verdict="problem", seen=seen, advice=advice)
+
+
+def leases(facts: Facts) -> Finding | None:
+    backlog = facts.backlog
+    if backlog is None:
+        return None
+    seen = f"{backlog.claimed} runs are handed out, {backlog.unredeemed} of them not taken yet"
+    if not backlog.undelivered:
+        return Finding(check="leases", verdict="fine", seen=seen)
+    return Finding(
+        check="leases",
+        verdict="problem",
+        seen=f"{seen}; {backlog.undelivered} were handed out before and not taken then",
+        advice=f"Messages of queue {facts.config.queue!r} are lost or wait: a worker that is stuck or busy with other "
+        "tasks, another virtual host, or a broker that was wiped. No attempt is counted for it.",
+    )
+
+
+def poison(facts: Facts) -> Finding | None:
+    backlog = facts.backlog
+    if backlog is None:
+        return None
+    if not backlog.poisoned:
+        return Finding(check="poisoned runs", verdict="fine", seen="none")
+    advice = "`docket runs` lists them, `docket show RUN` says why; mend that, then `docket retry RUN` or cancel it."
+    return Finding(check="poisoned runs", verdict="problem", seen=str(backlog.poisoned), advice=advice)
+
+
+def prefetch(facts: Facts) -> Finding | None:
+    if facts.prefetch_disabled:
+        return Finding(check="prefetch", verdict="fine", seen="worker_disable_prefetch is on")
+    multiplier = facts.prefetch_multiplier
+    if multiplier == 1:
+        return Finding(check="prefetch", verdict="fine", seen="worker_prefetch_multiplier is 1")
+    hoarding = "without bound" if multiplier == 0 else f"{multiplier} messages for each slot"
+    early = len(facts.early_acknowledging)
+    more = f"; {early} of the app's tasks are acknowledged early and would be hoarded beside them" if early else ""
+    return Finding(
+        check="prefetch",
+        verdict="warning",
+        seen=f"worker_prefetch_multiplier is {multiplier}: a busy worker reserves {hoarding}{more}",
+        advice="Set worker_prefetch_multiplier = 1 (on Redis also worker_disable_prefetch), so that no lease waits "
+        "behind a busy process while another one idles.",
+    )
+
+
+def reach(facts: Facts) -> Finding | None:
+    """What the host set for all of its tasks, and whether any of it got through to docket's."""
+    if facts.strays:
+        advice = "Something changed docket's tasks after the app was finalized: remove it."
+        return Finding(check="host settings", verdict="problem", seen="; ".join(facts.strays), advice=advice)
+    if facts.queue_missing:
+        return Finding(
+            check="host settings",
+            verdict="problem",
+            seen=f"task_create_missing_queues is off and task_queues lacks {facts.config.queue!r}",
+            advice="Add it to task_queues: `worker -Q` refuses a queue that it does not know.",
+        )
+    if facts.routed:
+        seen = f"routes name {', '.join(facts.routed)}, and do not take effect: these tasks carry their own queue"
+        return Finding(check="host settings", verdict="fine", seen=seen)
+    return Finding(check="host settings", verdict="fine", seen="none reaches docket's tasks")
+
+
+_CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
+    database,
+    schema,
+    broker,
+    workers,
+    ticks,
+    due,
+    leases,
+    poison,
+    prefetch,
+    reach,
+)

@@ -1,0 +1,74 @@
+"""Gathers the facts that `doctor` judges: asks database and broker, for a bounded time, and reads the app.
+
+Changes nothing. What cannot be reached becomes a fact too: nothing here raises for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.worker.doctor import Facts
+from docket_celery.worker.publisher import bounded_connection
+from docket_celery.worker.setup import Docket
+from docket_celery.worker.tasks import options
+
+
+def examine(docket: Docket) -> Facts:
+    """Every fact, within some seconds however dead the servers are."""
+    app, config = docket.app, docket.config
+    app.finalize()
+    database, schema, backlog = _database(docket)
+    own = options(config)
+    router = app.amqp.router
+    conf = app.conf
+    return Facts(
+        config=config,
+        database=database,
+        schema=schema,
+        broker=_broker(app),
+        backlog=backlog,
+        prefetch_multiplier=int(conf.worker_prefetch_multiplier),
+        prefetch_disabled=bool(conf.get("worker_disable_prefetch", False)),
+        early_acknowledging=sorted(
+            name for name, task in app.tasks.items() if not name.startswith(("celery.", *own)) and not task.acks_late
+        ),
+        strays=[
+            f"{name} {option}: {getattr(app.tasks[name], option)!r}, not {wanted!r}"
+            for name, settings in own.items()
+            for option, wanted in settings.items()
+            if getattr(app.tasks[name], option) != wanted
+        ],
+        routed=[name for name in own if router.lookup_route(name)],
+        queue_missing=not conf.task_create_missing_queues and config.queue not in app.amqp.queues,
+    )
+
+
+def _database(docket: Docket) -> tuple[str | None, str | None, Backlog | None]:
+    """What is wrong with the database, what with the schema, and the totals."""
+    try:
+        docket.check_schema()
+    except (ConfigError, StoreUnavailable) as error:
+        return str(error), None, None
+    except SchemaMismatch as error:
+        return None, str(error), None
+    try:
+        return None, None, docket.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
+    except StoreError as error:
+        return str(error), None, None
+
+
+def _broker(app: Celery) -> str | None:
+    """Connects and opens a channel, which makes Redis answer a ping too."""
+    connection: Any = bounded_connection(app)
+    try:
+        connection.connect()
+        connection.default_channel.close()
+    except Exception as error:
+        return f"{connection.as_uri()}: {type(error).__name__}: {error}"
+    finally:
+        connection.collect()
+    return None

@@ -1,0 +1,67 @@
+"""Celery-style signals: what became of runs, told inside the process where it happened, once it is durable.
+
+    from docket_celery import run_finished
+
+    @run_finished.connect
+    def announce(run, tenant, **_):
+        ...
+
+Best effort: a process that dies after its commit sends nothing, a receiver that raises is logged and stops nobody, and
+none decides anything. Receivers run in the vehicle's own time: keep them short. What must not be missed belongs into a
+node of the graph, or is read from the run's events.
+
+The sender is the app's `Docket`; like all of Celery's signals they hold receivers weakly unless told `weak=False`.
+"""
+
+from __future__ import annotations
+
+from celery.utils.dispatch import Signal
+
+from docket_celery.run.document import RunStatus
+from docket_celery.run.events import EventType
+from docket_celery.telemetry.hook import Fact, LeaseRefused, MomentCommitted, RunsPoisoned
+
+moment_committed = Signal(name="moment_committed", providing_args={"run", "tenant", "checkpoint_type", "events"})
+"""Every transition of a run: a step, a start, an answer, an end. `run` is the `Run` as committed."""
+run_started = Signal(name="run_started", providing_args={"run", "tenant"})
+"""A run exists. Sent by whoever started it; a start inside somebody else's transaction is not told."""
+run_waiting = Signal(name="run_waiting", providing_args={"run", "tenant"})
+"""Only open interrupts are left: `run.interrupts` names them."""
+run_finished = Signal(name="run_finished", providing_args={"run", "tenant"})
+"""The run is done, failed or cancelled: see `run.status`, `run.output` and `run.failure`."""
+run_poisoned = Signal(name="run_poisoned", providing_args={"run_id"})
+"""The run is halted until an operator retries it."""
+node_failed = Signal(name="node_failed", providing_args={"run", "tenant", "node", "event"})
+"""An attempt of a node failed, whether or not it will be retried; `event.data` tells which attempt and why."""
+lease_refused = Signal(name="lease_refused", providing_args={"run_id", "reason"})
+"""A vehicle message had nothing to redeem: it came twice, or late. Harmless."""
+
+
+def send(sender: object, fact: Fact) -> None:
+    """Tells the receivers of a fact; a `Hook` once its sender is given."""
+    match fact:
+        case MomentCommitted():
+            _committed(sender, fact)
+        case RunsPoisoned(run_ids=run_ids):
+            for run_id in run_ids:
+                run_poisoned.send(sender=sender, run_id=run_id)
+        case LeaseRefused(run_id=run_id, reason=reason):
+            lease_refused.send(sender=sender, run_id=run_id, reason=reason)
+
+
+def _committed(sender: object, fact: MomentCommitted) -> None:
+    """In the order in which things happened; the transition itself comes first."""
+    moment, tenant = fact.moment, fact.tenant
+    run, events = moment.run, moment.events
+    moment_committed.send(
+        sender=sender, run=run, tenant=tenant, checkpoint_type=moment.checkpoint_type.value, events=events
+    )
+    if any(event.type is EventType.RUN_STARTED for event in events):
+        run_started.send(sender=sender, run=run, tenant=tenant)
+    for event in events:
+        if event.type is EventType.NODE_FAILED:
+            node_failed.send(sender=sender, run=run, tenant=tenant, node=event.node, event=event)
+    if run.status is RunStatus.WAITING:
+        run_waiting.send(sender=sender, run=run, tenant=tenant)
+    elif run.status.is_terminal:
+        run_finished.send(sender=sender, run=run, tenant=tenant)

@@ -1,0 +1,94 @@
+"""What a monitor sees of vehicles: task events, through a real event receiver, as Flower gets them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Fleet, eventually
+from proj.graphs import line
+
+from docket_celery.run.document import RunStatus
+from docket_celery.worker.publisher import VEHICLE
+
+
+class Monitor:
+    """Keeps every task event of the fleet, by type."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._ended = threading.Event()
+        self._fleet = fleet
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Monitor:
+        self._thread.start()
+        assert self._listening.wait(10.0)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join(10.0)
+
+    def vehicle(self, type: str) -> dict[str, Any] | None:
+        """The first event of a type about the first vehicle that was received."""
+        received = [e for e in self.events if e["type"] == "task-received" and e["name"].startswith(VEHICLE)]
+        ours = [e for e in self.events if received and e.get("uuid") == received[0]["uuid"]]
+        return next((e for e in ours if e["type"] == type), None)
+
+    def _listen(self) -> None:
+        with self._fleet.app.connection_for_read() as connection:
+            receiver = self._fleet.app.events.Receiver(connection, handlers={"*": self.events.append})
+            with receiver.consumer_context() as (consumed, _channel, _consumers):
+                self._listening.set()
+                while not self._ended.is_set():
+                    try:
+                        consumed.drain_events(timeout=0.2)
+                    except TimeoutError:
+                        continue
+
+
+@pytest.fixture
+def monitor(fleet: Fleet) -> Iterator[Monitor]:
+    with Monitor(fleet) as monitor:
+        yield monitor
+
+
+def test_a_vehicle_shows_graph_run_and_attempt_and_its_outcome_as_the_result(fleet: Fleet, monitor: Monitor) -> None:
+    fleet.worker("w1", "-E", concurrency=1)
+    run = fleet.start(line("s1", name="order"))
+    assert fleet.finish(run).status is RunStatus.DONE
+    received = eventually(lambda: monitor.vehicle("task-received"))
+    assert received["name"] == f"{VEHICLE}[order]"
+    assert received["args"] == "()"
+    assert received["kwargs"] == f"graph=order run={run.id} attempt=1"
+    succeeded = eventually(lambda: monitor.vehicle("task-succeeded"))
+    assert succeeded["result"] == "'parked:terminal'"
+
+
+def test_no_event_shows_a_token_or_a_value(fleet: Fleet, monitor: Monitor) -> None:
+    fleet.worker("w1", "-E", concurrency=1)
+    run = fleet.start(line("gate1"))
+    eventually(lambda: fleet.executions(run))
+    token: str = fleet.rows("SELECT claim_token FROM docket.runs")[0][0]
+    fleet.open_gate("gate1")
+    assert fleet.finish(run).status is RunStatus.DONE
+    eventually(lambda: monitor.vehicle("task-succeeded"))
+    text = repr(monitor.events)
+    assert run.id in text
+    assert token not in text
+    assert "claim_token" not in text
+
+
+def test_the_names_that_a_monitor_lists_are_few(fleet: Fleet, monitor: Monitor) -> None:
+    fleet.worker("w1", "-E")
+    fleet.beat()
+    runs = [fleet.start(line("s1", name="order")) for _ in range(10)]
+    for run in runs:
+        assert fleet.finish(run).status is RunStatus.DONE
+    eventually(lambda: monitor.vehicle("task-succeeded"))
+    names = {event["name"] for event in monitor.events if event["type"] == "task-received"}
+    assert names == {f"{VEHICLE}[order]", "docket_celery.dispatch"}

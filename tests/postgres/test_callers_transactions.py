@@ -1,0 +1,345 @@
+"""Starting a run with one's own data: psycopg, SQLAlchemy and Django, on a real server.
+
+The run and the caller's row exist together or not at all; the dispatcher is nudged once the commit is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import django
+import psycopg
+import pytest
+import sqlalchemy
+from django.conf import settings
+from django.db import connection as django_connection
+from django.db import connections, transaction
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from support.rig import Nudges
+
+from docket_celery import START, Graph, GraphRef
+from docket_celery.client import TenantClient
+from docket_celery.config import Config
+from docket_celery.engine import build
+from docket_celery.errors import InvalidInput, KeyConflict
+from docket_celery.storage.postgres import open_storage
+
+
+def node() -> None:
+    """A node that workers could find."""
+
+
+GRAPH = Graph("order").input("n", int, default=0).node("a", node).edge(START, "a")
+
+
+class ListeningNudges(Nudges):
+    """Remembers as well what another session saw of the caller's rows at each nudge."""
+
+    def __init__(self, seen: Callable[[], int]) -> None:
+        super().__init__()
+        self.seen_by_others: list[int] = []
+        self._seen = seen
+
+    def wake(self, *, after: float = 0.0) -> None:
+        super().wake(after=after)
+        self.seen_by_others.append(self._seen())
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """`docket` over a database in which the caller has a table, `mine`, of its own."""
+
+    url: str
+    docket: TenantClient
+    nudges: ListeningNudges
+    ref: GraphRef
+
+    def runs(self) -> int:
+        return len(self.docket.list_runs(limit=1_000).runs)
+
+    def rows(self) -> int:
+        return count(self.url)
+
+
+def count(url: str) -> int:
+    with psycopg.connect(url) as other:
+        (found,) = other.execute("SELECT count(*) FROM mine").fetchall()
+    return int(found[0])
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Iterator[Place]:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE mine (n int)")
+    nudges = ListeningNudges(lambda: count(postgres_url))
+    storage = open_storage(postgres_url)
+    engine = build(Config(), storage, lambda name: node, pause=time.sleep, waker=nudges)
+    docket = TenantClient(engine)
+    yield Place(url=postgres_url, docket=docket, nudges=nudges, ref=docket.save_graph(GRAPH))
+    storage.runs._database.close()
+
+
+# -- psycopg ------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_within_a_psycopg_transaction_is_left_to_the_tick_or_an_explicit_wake(place: Place) -> None:
+    with psycopg.connect(place.url) as mine:
+        mine.execute("INSERT INTO mine VALUES (1)")
+        place.docket.start_run(place.ref, {"n": 1}, connection=mine)
+        assert (place.runs(), place.rows()) == (0, 0)
+    assert (place.runs(), place.rows()) == (1, 1)
+    assert place.nudges.after == []
+    place.docket.wake()
+    assert place.nudges.after == [0.0]
+
+
+def test_an_autocommitting_psycopg_connection_has_committed_and_nudges_at_once(place: Place) -> None:
+    with psycopg.connect(place.url, autocommit=True) as mine:
+        place.docket.start_run(place.ref, connection=mine)
+        assert place.runs() == 1
+        assert place.nudges.after == [0.0]
+        with mine.transaction():
+            place.docket.start_run(place.ref, connection=mine)
+            assert place.runs() == 1
+    assert place.runs() == 2
+    assert place.nudges.after == [0.0]
+
+
+def test_many_runs_join_a_transaction_like_one(place: Place) -> None:
+    with psycopg.connect(place.url) as mine:
+        place.docket.start_runs(place.ref, [{"n": n} for n in range(20)], connection=mine)
+        assert place.runs() == 0
+        mine.rollback()
+        assert place.runs() == 0
+        place.docket.start_runs(place.ref, [{"n": n} for n in range(20)], connection=mine)
+    assert place.runs() == 20
+
+
+def test_a_refused_batch_leaves_the_callers_transaction_usable(place: Place) -> None:
+    place.docket.start_run(place.ref, {"n": 1}, key="k")
+    with psycopg.connect(place.url) as mine:
+        mine.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(KeyConflict):
+            place.docket.start_runs(place.ref, [{"n": 1}, {"n": 2}], keys=[None, "k"], connection=mine)
+    assert (place.runs(), place.rows()) == (1, 1)
+
+
+# -- SQLAlchemy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sqlalchemy_engine(place: Place) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(place.url.replace("postgresql://", "postgresql+psycopg://"))
+    yield engine
+    engine.dispose()
+
+
+INSERT = sqlalchemy.text("INSERT INTO mine VALUES (1)")
+
+
+def test_a_session_that_commits_has_started_the_run_and_nudges_once_it_is_durable(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session:
+        session.execute(INSERT)
+        runs = [place.docket.start_run(place.ref, {"n": n}, connection=session) for n in (1, 2)]
+        assert (place.runs(), place.rows(), place.nudges.after) == (0, 0, [])
+        session.commit()
+        assert (place.runs(), place.rows()) == (2, 1)
+        assert place.nudges.seen_by_others == [1, 1]
+        session.execute(INSERT)
+        session.commit()
+    assert len(place.nudges.after) == 2
+    assert [place.docket.fetch_run(run.id) for run in runs] == runs
+
+
+def test_a_session_that_has_done_nothing_yet_is_joined_all_the_same(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session, session.begin():
+        place.docket.start_run(place.ref, connection=session)
+        assert place.runs() == 0
+    assert place.runs() == 1
+    assert len(place.nudges.after) == 1
+
+
+def test_a_session_that_rolls_back_leaves_nothing_and_nudges_nobody(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session:
+        session.execute(INSERT)
+        place.docket.start_run(place.ref, connection=session)
+        session.rollback()
+        session.execute(INSERT)
+        session.commit()
+    assert (place.runs(), place.rows(), place.nudges.after) == (0, 1, [])
+
+
+def test_a_savepoint_neither_nudges_early_nor_takes_the_nudge_along(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session:
+        with session.begin_nested():
+            place.docket.start_run(place.ref, {"n": 1}, connection=session)
+        assert place.nudges.after == []
+        with session.begin_nested() as savepoint:
+            session.execute(INSERT)
+            savepoint.rollback()
+        session.commit()
+    assert (place.runs(), place.rows(), len(place.nudges.after)) == (1, 0, 1)
+
+
+def test_a_scoped_session_is_the_session_of_its_thread(place: Place, sqlalchemy_engine: sqlalchemy.Engine) -> None:
+    sessions = scoped_session(sessionmaker(sqlalchemy_engine))
+    place.docket.start_run(place.ref, connection=sessions)
+    assert place.runs() == 0
+    sessions.commit()
+    sessions.remove()
+    assert (place.runs(), len(place.nudges.after)) == (1, 1)
+
+
+def test_a_bare_connection_commits_the_run_also_as_its_first_work(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with sqlalchemy_engine.connect() as connection:
+        place.docket.start_run(place.ref, connection=connection)
+        assert place.runs() == 0
+        connection.commit()
+        assert place.runs() == 1
+        place.docket.start_run(place.ref, connection=connection)
+        connection.rollback()
+    assert place.runs() == 1
+    assert place.nudges.after == []
+
+
+def test_the_block_form_of_a_connection_is_one_transaction(place: Place, sqlalchemy_engine: sqlalchemy.Engine) -> None:
+    with sqlalchemy_engine.begin() as connection:
+        connection.execute(INSERT)
+        place.docket.start_runs(place.ref, [{"n": 1}, {"n": 2}], connection=connection)
+    assert (place.runs(), place.rows()) == (2, 1)
+
+
+# -- Django -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def django_database(place: Place) -> Iterator[Any]:
+    parts = conninfo_to_dict(place.url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts["dbname"],
+        "USER": parts.get("user", ""),
+        "HOST": parts.get("host", ""),
+        "PORT": parts.get("port", ""),
+    }
+    if not settings.configured:
+        settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        django.setup()
+    django_connection.settings_dict.update(database)
+    yield django_connection
+    connections.close_all()
+
+
+def insert_by_django() -> None:
+    with django_connection.cursor() as cursor:
+        cursor.execute("INSERT INTO mine VALUES (%s)", [1])
+
+
+def test_an_atomic_block_that_ends_has_started_the_run_and_nudges_after_its_commit(
+    place: Place, django_database: Any
+) -> None:
+    with transaction.atomic():
+        insert_by_django()
+        run = place.docket.start_run(place.ref, {"n": 1}, connection=django_database)
+        assert (place.runs(), place.rows(), place.nudges.after) == (0, 0, [])
+    assert (place.runs(), place.rows()) == (1, 1)
+    assert place.nudges.seen_by_others == [1]
+    assert place.docket.fetch_run(run.id) == run
+
+
+def test_an_atomic_block_that_fails_leaves_nothing_and_nudges_nobody(place: Place, django_database: Any) -> None:
+    def checkout() -> None:
+        with transaction.atomic():
+            insert_by_django()
+            place.docket.start_run(place.ref, connection=django_database)
+            raise RuntimeError("the card was declined")
+
+    with pytest.raises(RuntimeError):
+        checkout()
+    insert_by_django()
+    assert (place.runs(), place.rows(), place.nudges.after) == (0, 1, [])
+
+
+def test_an_inner_block_that_fails_takes_its_own_run_and_nudge_only(place: Place, django_database: Any) -> None:
+    def inner() -> None:
+        with transaction.atomic():
+            place.docket.start_run(place.ref, {"n": 2}, connection=django_database)
+            raise RuntimeError("the card was declined")
+
+    with transaction.atomic():
+        place.docket.start_run(place.ref, {"n": 1}, connection=django_database)
+        with pytest.raises(RuntimeError):
+            inner()
+    assert (place.runs(), len(place.nudges.after)) == (1, 1)
+
+
+def test_a_refused_start_leaves_the_atomic_block_usable(place: Place, django_database: Any) -> None:
+    place.docket.start_run(place.ref, {"n": 1}, key="k")
+    with transaction.atomic():
+        with pytest.raises(KeyConflict):
+            place.docket.start_run(place.ref, {"n": 2}, key="k", connection=django_database)
+        insert_by_django()
+    assert (place.runs(), place.rows()) == (1, 1)
+
+
+def test_outside_of_an_atomic_block_the_run_is_durable_and_nudged_at_once(place: Place, django_database: Any) -> None:
+    place.docket.start_runs(place.ref, [{"n": 1}, {"n": 2}], connection=connections["default"])
+    assert (place.runs(), len(place.nudges.after)) == (2, 1)
+
+
+def test_a_key_found_again_nudges_nobody(place: Place, django_database: Any) -> None:
+    first = place.docket.start_run(place.ref, {"n": 1}, key="k")
+    place.nudges.after.clear()
+    with transaction.atomic():
+        again = place.docket.start_run(place.ref, {"n": 1}, key="k", connection=django_database)
+    assert (again, place.nudges.after) == (first, [])
+
+
+# -- other drivers ------------------------------------------------------------------------------------------------
+
+
+def refusal(place: Place, connection: Any) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        place.docket.start_run(place.ref, connection=connection)
+    assert place.runs() == 0
+    return str(caught.value)
+
+
+def test_another_driver_is_refused_by_name_however_it_is_wrapped(place: Place) -> None:
+    bare = sqlite3.connect(":memory:")
+    assert "sqlite3.Connection" in refusal(place, bare)
+    bare.close()
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.connect() as connection, Session(engine) as session:
+        assert "sqlite3.Connection" in refusal(place, connection)
+        assert "sqlite3.Connection" in refusal(place, session)
+    engine.dispose()
+
+
+def test_an_asynchronous_session_or_connection_is_refused(place: Place) -> None:
+    async def ask() -> list[str]:
+        engine = create_async_engine(place.url.replace("postgresql://", "postgresql+psycopg://"))
+        async with engine.connect() as connection, AsyncSession(engine) as session:
+            inside = await session.run_sync(lambda inner: refusal(place, inner))
+            told = [refusal(place, connection), refusal(place, session), inside]
+        await engine.dispose()
+        return told
+
+    assert all("Async" in message for message in asyncio.run(ask()))
