@@ -1,157 +1,17 @@
-"""A fleet of real processes: a broker, workers and beat, over a migrated PostgreSQL database of the test's own."""
+"""Fixtures for acceptance: a broker, and a fleet over a migrated PostgreSQL database of the test's own."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from proj.celeryapp import make_app
-from support.brokers import RABBITMQ_PROGRAM, Broker, RabbitMQ, purge
+from fleet import Fleet
+from support.brokers import RABBITMQ_PROGRAM, Broker, RabbitMQ
 
-from docket_celery import Docket, Graph, Run
-from docket_celery.embedded.process import Child
 from docket_celery.embedded.redis import EmbeddedRedis
-from docket_celery.run.events import EventType
-
-HERE = Path(__file__).parent
-PATIENCE = 60.0
-"""Seconds after which a fact that has not come true fails its test."""
-
-
-class Fleet:
-    """What a test starts, asks and checks."""
-
-    module = "proj.celeryapp"
-
-    def __init__(self, database_url: str, broker: Broker, directory: Path, settings: dict[str, Any]) -> None:
-        self.database_url = database_url
-        self.broker = broker
-        self.settings = settings
-        self._directory = directory
-        self._children: list[Child] = []
-        app = make_app(database_url, broker.url(), **settings)
-        docket = Docket.of(app)
-        assert docket is not None
-        self.app = app
-        self.docket = docket
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "PROJ_DATABASE_URL": self.database_url,
-            "PROJ_BROKER_URL": self.broker.url(),
-            "PROJ_SETTINGS": json.dumps(self.settings),
-        }
-
-    def celery(self, name: str, *arguments: str) -> Child:
-        command = [sys.executable, "-m", "celery", "-A", self.module, *arguments]
-        child = Child.start(
-            command, name=name, log=self._directory / f"{name}.log", env=self.environment, cwd=self._directory
-        )
-        self._children.append(child)
-        return child
-
-    def worker(self, name: str = "w1", *more: str, concurrency: int = 2, pool: str = "prefork") -> Child:
-        """A worker that is ready when this returns; `more` is added to its command line."""
-        command = ("worker", "-Q", "docket", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool, "-l", "INFO")
-        child = self.celery(name, *command, *more)
-        child.wait_until(lambda: f"{name}@test ready" in child.log.read_text(), timeout=PATIENCE)
-        return child
-
-    def beat(self, name: str = "beat") -> Child:
-        return self.celery(name, "beat", "-s", str(self._directory / f"{name}-schedule"), "-l", "INFO")
-
-    def stop(self) -> None:
-        for child in self._children:
-            child.signal(signal.SIGTERM)
-        for child in self._children:
-            if not child.wait(20.0):
-                child.kill()
-
-    def signal(self, pid: int, number: signal.Signals) -> None:
-        """Signals a process of one of the workers, known by a row of the probe."""
-        os.kill(pid, number)
-
-    def is_alive(self, pid: int) -> bool:
-        """Whether a process of one of the workers is still there."""
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def purge(self) -> None:
-        """Deletes every message in the broker."""
-        purge(self.broker.url())
-
-    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-            return connection.execute(query, parameters).fetchall()
-
-    def open_gate(self, name: str) -> None:
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-            connection.execute("INSERT INTO gate (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
-
-    def executions(self, run: Run, node: str | None = None) -> int:
-        query = "SELECT count(*) FROM probe WHERE run_id = %s AND node = coalesce(%s, node)"
-        return int(self.rows(query, run.id, node)[0][0])
-
-    def start(self, graph: Graph, input: dict[str, Any] | None = None) -> Run:
-        return self.docket.start_run(self.docket.save_graph(graph), input)
-
-    def finish(self, run: Run) -> Run:
-        return self.docket.await_run(run.id, timeout=PATIENCE)
-
-    def log_of(self, *names: str) -> str:
-        return "\n".join((self._directory / f"{name}.log").read_text() for name in names)
-
-    def assert_sound(self, run: Run, *, nodes: list[str]) -> None:
-        """Nothing lost, nothing committed twice: the events tell exactly this one history."""
-        events = self.docket.list_events(run.id, limit=1_000).events
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        stored = self.docket.fetch_run(run.id)
-        assert stored.event_seq == len(events)
-        completed = [(event.node, event.step) for event in events if event.type is EventType.NODE_COMPLETED]
-        assert len(completed) == len(set(completed))
-        assert [node for node, _ in completed] == nodes
-        steps = [event.step for event in events if event.type is EventType.STEP_COMMITTED]
-        assert steps == list(range(1, len(steps) + 1))
-        assert [event.type for event in events].count(EventType.RUN_DONE) == 1
-
-    def assert_invariants(self) -> None:
-        """A healthy running row has exactly one of a wake and a claim; nothing of ours idles in a transaction."""
-        broken = self.rows(
-            "SELECT id FROM docket.runs WHERE status = 'running' AND poisoned_at IS NULL"
-            " AND (wake_at IS NULL) = (claim_token IS NULL)"
-        )
-        assert broken == []
-        idle = self.rows(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-            " AND starts_with(state, 'idle in transaction')"
-            " AND state_change < clock_timestamp() - interval '1 second'"
-        )
-        assert idle == []
-
-
-def eventually(fact: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """Waits until `fact` is true and returns it; fails the test when it does not become so."""
-    deadline = time.monotonic() + timeout
-    pause = threading.Event()
-    while not (found := fact()):
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {fact}"
-        pause.wait(0.02)
-    return found
 
 
 @pytest.fixture

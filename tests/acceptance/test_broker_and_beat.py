@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import HERE, Fleet, eventually
+from fleet import HERE, Fleet, eventually
 from proj.graphs import line, napping, order, retrying
 from support.builders import a_scan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Fleet, eventually
+from fleet import Fleet, eventually
 from proj.graphs import line
 from proj.long_nodes import (
     alone,

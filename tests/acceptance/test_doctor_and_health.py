@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from conftest import HERE, Fleet, eventually
+from fleet import HERE, Fleet, eventually
 from proj.graphs import line
 
 from docket_celery.run.document import RunStatus

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery, chain, chord, group
-from conftest import PATIENCE, Fleet, eventually
+from fleet import PATIENCE, Fleet, eventually
 from proj.graphs import line
 from proj.shop import make_shop, settings_of
 

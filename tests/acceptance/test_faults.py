@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from conftest import Fleet, eventually
+from fleet import Fleet, eventually
 from proj.graphs import line, order
 from support.builders import a_scan
 

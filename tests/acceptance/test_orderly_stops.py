@@ -6,7 +6,7 @@ import signal
 from datetime import timedelta
 
 import pytest
-from conftest import Fleet, eventually
+from fleet import Fleet, eventually
 from proj.graphs import line
 from support.builders import a_scan
 

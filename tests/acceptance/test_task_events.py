@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Fleet, eventually
+from fleet import Fleet, eventually
 from proj.graphs import line
 
 from docket_celery.run.document import RunStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Fleet, eventually
+from fleet import Fleet, eventually
 from proj.graphs import line, napping, retrying
 
 from docket_celery.run.document import RunStatus
