@@ -15,6 +15,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from docket_celery.errors import InvalidInput
+
+
+def utc_instant(instant: object, what: str) -> datetime:
+    """`instant` in UTC. `InvalidInput`, naming `what`, for anything that is not one moment that UTC can hold.
+
+    Only instants are stored: a naive time means another moment in every process, so it is refused.
+    """
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise InvalidInput(f"{what} must be an aware datetime, got {instant!r}")
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInput(f"{what} must lie within the years 1 to 9999 in UTC, got {instant!r}") from error
+
 
 class Clock(Protocol):
     """Wall and monotonic time of this process."""

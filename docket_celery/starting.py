@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from docket_celery.clock import utc_instant
 from docket_celery.engine import Engine
 from docket_celery.errors import InvalidInput, ValueRefused
 from docket_celery.lifecycle import wake_when_due
@@ -130,9 +131,7 @@ def _first_wake(moment: Moment, start_at: datetime | None) -> Release:
         return Release(kind="terminal")
     if start_at is None:
         return Release(kind="immediate")
-    if not isinstance(start_at, datetime) or start_at.utcoffset() is None:
-        raise InvalidInput(f"start_at must be an aware datetime, got {start_at!r}")
-    return Release(kind="at", at=start_at)
+    return Release(kind="at", at=utc_instant(start_at, "start_at"))
 
 
 def _digest(run: Run) -> str:

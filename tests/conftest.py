@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the broker of the fleets in tests/acceptance; RabbitMQ must be installed, and test_faults.py is for both",
     )
     parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="drive ten times as many random histories against the stores, different ones each time",
+    )
+    parser.addoption(
         "--pgbouncer",
         metavar="PROGRAM",
         default=shutil.which("pgbouncer"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from docket_celery.clock import utc_instant
 from docket_celery.errors import InvalidInput
 from docket_celery.graph.elements import LONGEST_DELAY, UNSET
 from docket_celery.run.document import JsonValue
@@ -73,7 +74,7 @@ class Interrupt:
         if (timeout is None and until is None) is not (default is UNSET):
             raise InvalidInput(f"Interrupt {field!r} takes a default answer with a deadline, and only with one")
         _check_delay(timeout, f"Interrupt {field!r} timeout")
-        _check_instant(until, f"Interrupt {field!r} until")
+        until = None if until is None else utc_instant(until, f"Interrupt {field!r} until")
         self.field = field
         self.schema = schema
         self.payload = payload
@@ -104,7 +105,7 @@ class Sleep:
         if (seconds is None) == (until is None):
             raise InvalidInput("Sleep takes either seconds or until")
         _check_delay(seconds, "Sleep seconds")
-        _check_instant(until, "Sleep until")
+        until = None if until is None else utc_instant(until, "Sleep until")
         self.seconds = seconds
         self.until = until
         self.writes = writes
@@ -118,14 +119,3 @@ def _check_delay(seconds: object, what: str) -> None:
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DELAY
     ):
         raise InvalidInput(f"{what} must be a number from 0 to {LONGEST_DELAY:g}, got {seconds!r}")
-
-
-def _check_instant(instant: object, what: str) -> None:
-    if instant is None:
-        return
-    if not isinstance(instant, datetime) or instant.utcoffset() is None:
-        raise InvalidInput(f"{what} must be an aware datetime, got {instant!r}")
-    try:
-        instant.astimezone(UTC)
-    except OverflowError as error:
-        raise InvalidInput(f"{what} must lie within the years 1 to 9999 in UTC, got {instant!r}") from error

@@ -241,6 +241,7 @@ class History(RuleBasedStateMachine):
 def test_random_histories_keep_to_the_model(
     request: pytest.FixtureRequest, kind: str, histories: int, steps: int
 ) -> None:
+    thorough = bool(request.config.getoption("--thorough"))
     if kind == "memory":
         opening: Opening = lambda clock: memory.open_storage(clock=clock)  # noqa: E731
     else:
@@ -253,10 +254,10 @@ def test_random_histories_keep_to_the_model(
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=histories,
+            max_examples=histories * (10 if thorough else 1),
             stateful_step_count=steps,
             deadline=None,
-            derandomize=True,
+            derandomize=not thorough,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),
