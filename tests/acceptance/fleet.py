@@ -29,6 +29,8 @@ class Fleet:
     """What a test starts, asks and checks."""
 
     module = "proj.celeryapp"
+    release = "old"
+    """Which release of the app the processes started from now on run."""
 
     def __init__(self, database_url: str, broker: Broker, directory: Path, settings: dict[str, Any]) -> None:
         self.database_url = database_url
@@ -50,6 +52,7 @@ class Fleet:
             "PROJ_DATABASE_URL": self.database_url,
             "PROJ_BROKER_URL": self.broker.url(),
             "PROJ_SETTINGS": json.dumps(self.settings),
+            "PROJ_RELEASE": self.release,
         }
 
     def celery(self, name: str, *arguments: str) -> Child:

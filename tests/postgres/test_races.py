@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 
 import psycopg
 import pytest
-from support.builders import a_commit, a_decision, a_scan, new_commit_id
+from support.builders import a_commit, a_decision, a_scan, an_abandon, new_commit_id
 from support.clock import eventually
 from support.scene import RETAIN, Scene
 
-from docket_celery.errors import EventConflict, StaleFence, StoreUnavailable
-from docket_celery.run.document import Run
-from docket_celery.storage.contracts.values import SYSTEM, MutationDecision, NoChange
+from docket_celery.errors import EventConflict, InactiveRun, StaleFence, StoreUnavailable
+from docket_celery.run.document import Run, RunStatus
+from docket_celery.runtime.mutations import cancel
+from docket_celery.storage.contracts.values import SYSTEM, Commit, MutationDecision, NoChange
 
 
 def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
@@ -89,6 +90,64 @@ def test_a_mutation_that_waits_sees_the_values_of_the_commit_it_waited_for(
             _wait_for_lock_wait(watch)
     assert not mutated.result(timeout=10).changed
     assert [(run.checkpoint_seq, run.fields) for run in seen] == [(2, {"total": 2})]
+
+
+def test_an_abandon_that_waits_for_a_steal_is_stale_and_leaves_the_thief_alone(
+    place: Scene, beside: psycopg.Connection
+) -> None:
+    place.start()
+    token = place.hold()
+    with ThreadPoolExecutor(1) as pool, beside.transaction():
+        beside.execute("UPDATE runs SET claim_token = 'thief', claimed_at = claimed_at + interval '1 minute'")
+        abandoned = pool.submit(place.runs.abandon_claim, "run-1", token, an_abandon())
+        with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+            _wait_for_lock_wait(watch)
+    assert abandoned.result(timeout=10) == "stale"
+    row = beside.execute("SELECT claim_token, claim_abandons, wake_at FROM runs").fetchone()
+    assert row == {"claim_token": "thief", "claim_abandons": 0, "wake_at": None}
+
+
+def test_a_commit_that_waits_for_a_signal_finds_its_fence_gone(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    token = place.hold()
+    late = a_commit(place.run(), token, at=place.now, schedule=RETAIN, fields={"total": 1})
+    inside, proceed = threading.Event(), threading.Event()
+
+    def decide(run: Run, now: datetime) -> MutationDecision:
+        inside.set()
+        assert proceed.wait(10)
+        return a_decision(run, at=now, fields={"answer": "yes"})
+
+    with ThreadPoolExecutor(2) as pool:
+        mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", decide, commit_id=new_commit_id())
+        assert inside.wait(10)
+        commit = pool.submit(place.runs.commit, SYSTEM, late)
+        _wait_for_lock_wait(beside)
+        proceed.set()
+        assert mutated.result(timeout=10).changed
+        with pytest.raises(StaleFence):
+            commit.result(timeout=10)
+    assert place.run().fields == {"answer": "yes"}
+
+
+def test_a_cancel_that_waits_for_the_completion_finds_the_run_ended(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    with ThreadPoolExecutor(1) as pool, beside.transaction():
+        beside.execute(
+            "UPDATE runs SET status = 'done', checkpoint_seq = 2, wake_at = NULL, finished_at = clock_timestamp()"
+        )
+        cancelled = pool.submit(
+            place.runs.mutate_run,
+            SYSTEM,
+            "run-1",
+            lambda run, now: Commit.from_moment(cancel(run, now=now) or pytest.fail("it was not ended")),
+            commit_id=new_commit_id(),
+        )
+        with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+            _wait_for_lock_wait(watch)
+    with pytest.raises(InactiveRun, match="done"):
+        cancelled.result(timeout=10)
+    assert place.run().status is RunStatus.DONE
 
 
 def test_a_mutation_of_a_row_that_stays_locked_gives_up(place: Scene, beside: psycopg.Connection) -> None:

@@ -101,7 +101,7 @@ class GraphVersionPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl` (PROTOCOL, liveness)."""
+    """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl`: a HOT update."""
 
     ttl: timedelta
 

@@ -14,7 +14,8 @@ from docket_celery.worker import tasks
 
 
 def make_app(database_url: str, broker_url: str, **settings: Any) -> Celery:
-    app = Celery("proj", broker=broker_url, include=["proj.nodes", "proj.long_nodes", "proj.tasks"])
+    release = ["proj.new_nodes"] if os.environ.get("PROJ_RELEASE") == "new" else []
+    app = Celery("proj", broker=broker_url, include=["proj.nodes", "proj.long_nodes", "proj.tasks", *release])
     app.conf.broker_connection_retry_on_startup = True
     app.conf.worker_prefetch_multiplier = 1
     app.conf.docket_database_url = database_url
