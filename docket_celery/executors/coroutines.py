@@ -9,24 +9,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from docket_celery.runtime.executor import Attempt, AttemptResult, NotBegun, Raised, Returned, arguments_of, timed_out
+from docket_celery.runtime.executor import (
+    AttemptResult,
+    MayBegin,
+    NotBegun,
+    Raised,
+    Returned,
+    Started,
+    arguments_of,
+    timed_out,
+)
 
 Report = Callable[[int, AttemptResult], None]
 """Takes the result of the attempt with that index."""
 
 
-def run_together(attempts: Sequence[tuple[int, Attempt]], report: Report, monotonic: Callable[[], float]) -> None:
+def run_together(
+    attempts: Sequence[tuple[int, Started]], may_begin: MayBegin, report: Report, monotonic: Callable[[], float]
+) -> None:
     """Carries out started attempts and reports each result as it comes. Returns when none of them runs."""
-    asyncio.run(_together(attempts, report, monotonic))
+    asyncio.run(_together(attempts, may_begin, report, monotonic))
 
 
-async def _together(attempts: Sequence[tuple[int, Attempt]], report: Report, monotonic: Callable[[], float]) -> None:
-    await asyncio.gather(*(_one(index, attempt, report, monotonic) for index, attempt in attempts))
+async def _together(
+    attempts: Sequence[tuple[int, Started]], may_begin: MayBegin, report: Report, monotonic: Callable[[], float]
+) -> None:
+    await asyncio.gather(*(_one(index, attempt, may_begin, report, monotonic) for index, attempt in attempts))
 
 
-async def _one(index: int, attempt: Attempt, report: Report, monotonic: Callable[[], float]) -> None:
+async def _one(
+    index: int, attempt: Started, may_begin: MayBegin, report: Report, monotonic: Callable[[], float]
+) -> None:
     deadline = attempt.context.deadline
-    if not attempt.may_begin(attempt.timeout):
+    if not may_begin(attempt.timeout):
         report(index, NotBegun())
         return
     task = asyncio.ensure_future(_call(attempt))
@@ -38,7 +53,7 @@ async def _one(index: int, attempt: Attempt, report: Report, monotonic: Callable
         report(index, timed_out(attempt))
 
 
-async def _call(attempt: Attempt) -> AttemptResult:
+async def _call(attempt: Started) -> AttemptResult:
     """The coroutine's result; what it raises is its own, a cancellation that nobody asked for included."""
     assert attempt.node.call is not None, f"node {attempt.node.id!r} was compiled without its code"
     try:

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 from docket_celery.executors.coroutines import run_together
 from docket_celery.executors.overdue import Helper, Overdue
-from docket_celery.runtime.executor import Attempt, AttemptResult, call, in_time, timed_out
+from docket_celery.runtime.executor import Attempt, AttemptResult, MayBegin, Started, always, call, in_time, timed_out
 
 Offload = Callable[[Callable[[], None]], None]
 """Runs a function to its end in a real thread, whatever threads are here."""
@@ -42,9 +42,9 @@ class FencedExecutor:
         self._width = width
         self._offload = offload
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
         """One result per attempt, in order. An exception raised here came from outside, never from a node."""
-        return _Round(attempts, self._monotonic, self.overdue, self._offload).carry_out(self._width)
+        return _Round(attempts, may_begin, self._monotonic, self.overdue, self._offload).carry_out(self._width)
 
 
 class _Round:
@@ -53,18 +53,20 @@ class _Round:
     def __init__(
         self,
         attempts: Sequence[Attempt],
+        may_begin: MayBegin,
         monotonic: Callable[[], float],
         overdue: Overdue,
         offload: Offload | None,
     ) -> None:
         self._attempts = attempts
+        self._may_begin = may_begin
         self._monotonic = monotonic
         self._overdue = overdue
         self._offload = offload
         self._arrived: deque[tuple[int, AttemptResult]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._helpers: dict[int, Helper] = {}
-        self._started: dict[int, Attempt] = {}
+        self._started: dict[int, Started] = {}
         self._results: dict[int, AttemptResult] = {}
 
     def carry_out(self, width: int) -> list[AttemptResult]:
@@ -111,16 +113,16 @@ class _Round:
             if not attempts[0][1].node.is_async:
                 self._call(*attempts[0])
             elif self._offload is None:
-                run_together(attempts, self._report, self._monotonic)
+                run_together(attempts, self._may_begin, self._report, self._monotonic)
             else:
                 # From a real thread, only what is safe between threads: the greenlet wakes the waiting one at the end.
-                self._offload(lambda: run_together(attempts, self._note, self._monotonic))
+                self._offload(lambda: run_together(attempts, self._may_begin, self._note, self._monotonic))
                 self._wake.put(None)
         finally:
             self._overdue.end(helper)
 
-    def _call(self, index: int, attempt: Attempt) -> None:
-        self._report(index, in_time(attempt, call(attempt, passes=_nothing), self._monotonic))
+    def _call(self, index: int, attempt: Started) -> None:
+        self._report(index, in_time(attempt, call(attempt, self._may_begin, passes=_nothing), self._monotonic))
 
     def _report(self, index: int, result: AttemptResult) -> None:
         self._note(index, result)

@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from docket_celery.executors.fenced import FencedExecutor, Offload
 from docket_celery.executors.interruption import DeadlineReached, Interrupter
 from docket_celery.executors.overdue import Overdue
-from docket_celery.runtime.executor import Attempt, AttemptResult, call, in_time, is_keyboard_interrupt, timed_out
+from docket_celery.runtime.executor import (
+    Attempt,
+    AttemptResult,
+    MayBegin,
+    always,
+    call,
+    in_time,
+    is_keyboard_interrupt,
+    timed_out,
+)
 
 
 class NodeExecutor:
@@ -36,22 +45,22 @@ class NodeExecutor:
         self._interrupter = Interrupter(monotonic) if interruptible else None
         self._is_farewell = is_farewell
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
         """One result per attempt, in order. What is raised here came from outside and ends the process."""
         if not attempts:
             return []
         interrupter = self._interrupter
         if len(attempts) == 1 and interrupter is not None and interrupter.can_run_here():
-            return [self._alone(attempts[0], interrupter)]
-        return self._fenced.execute(attempts)
+            return [self._alone(attempts[0], may_begin, interrupter)]
+        return self._fenced.execute(attempts, may_begin)
 
-    def _alone(self, attempt: Attempt, interrupter: Interrupter) -> AttemptResult:
+    def _alone(self, attempt: Attempt, may_begin: MayBegin, interrupter: Interrupter) -> AttemptResult:
         started = attempt.started(self._monotonic)
         deadline = started.context.deadline
         if deadline is None:
-            return call(started, passes=self._is_farewell)
+            return call(started, may_begin, passes=self._is_farewell)
         try:
-            result = interrupter.run(lambda: call(started, passes=self._passes), deadline)
+            result = interrupter.run(lambda: call(started, may_begin, passes=self._passes), deadline)
         except DeadlineReached:
             return timed_out(started)
         except Exception as error:

@@ -6,7 +6,7 @@ pure core cannot depend on who executes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -28,8 +28,10 @@ class RunStatus(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Terminal statuses absorb: no transition leaves them."""
-        return self in (RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED)
+        return self in _TERMINAL
 
+
+_TERMINAL = frozenset({RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED})
 
 TaskState: TypeAlias = Literal["ready", "retrying", "interrupted", "sleeping", "finished"]
 
@@ -120,9 +122,7 @@ class Run:
     @property
     def next_due(self) -> datetime | None:
         """The earliest instant at which a parked task has something to do; None when nothing has a time."""
-        times = [task.due_at for task in self.tasks if task.due_at is not None]
-        times += [interrupt.deadline for interrupt in self.interrupts if interrupt.deadline is not None]
-        return min(times, default=None)
+        return next_due(self.tasks, self.interrupts)
 
     @property
     def only_answers_missing(self) -> bool:
@@ -135,3 +135,10 @@ class Run:
     def output(self) -> dict[str, JsonValue]:
         """The values of the output fields as committed so far; a field without a value is None."""
         return {name: self.fields.get(name) for name in self.outputs or sorted(self.fields)}
+
+
+def next_due(tasks: Iterable[Task], interrupts: Iterable[OpenInterrupt]) -> datetime | None:
+    """The earliest instant at which one of these parts of a parked run has something to do, if any has a time."""
+    times = [task.due_at for task in tasks if task.due_at is not None]
+    times += [interrupt.deadline for interrupt in interrupts if interrupt.deadline is not None]
+    return min(times, default=None)

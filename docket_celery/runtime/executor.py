@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from docket_celery.program import RuntimeNode
 from docket_celery.runtime.node import NodeContext
+
+MayBegin: TypeAlias = Callable[[float | None], bool]
+"""Asked with an attempt's limit, at the last instant before its node is called and in the thread that calls it. When
+it says no, the attempt has not happened.
+"""
 
 
 def always(timeout: float | None) -> bool:
@@ -16,24 +21,36 @@ def always(timeout: float | None) -> bool:
     return True
 
 
+class ContextMaker(Protocol):
+    """A node's context but for its time."""
+
+    def __call__(self, *, deadline: float | None, monotonic: Callable[[], float]) -> NodeContext: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One execution to carry out: the node, arguments that belong to it alone, its context, its limit in seconds.
+    """One execution to carry out: the node, arguments that belong to it alone, its context, its limit in seconds."""
 
-    `may_begin` is asked with the limit, at the last instant before the node is called and in the thread that calls it;
-    when it says no, the attempt has not happened.
-    """
+    node: RuntimeNode
+    arguments: Mapping[str, Any]
+    context: ContextMaker
+    timeout: float | None = None
+
+    def started(self, monotonic: Callable[[], float]) -> Started:
+        """This attempt with its deadline set from now: waiting for a free thread is not the node's time."""
+        deadline = None if self.timeout is None else monotonic() + self.timeout
+        context = self.context(deadline=deadline, monotonic=monotonic)
+        return Started(node=self.node, arguments=self.arguments, context=context, timeout=self.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """An attempt whose time runs."""
 
     node: RuntimeNode
     arguments: Mapping[str, Any]
     context: NodeContext
-    timeout: float | None = None
-    may_begin: Callable[[float | None], bool] = always
-
-    def started(self, monotonic: Callable[[], float]) -> Attempt:
-        """This attempt with its deadline set from now: waiting for a free thread is not the node's time."""
-        deadline = None if self.timeout is None else monotonic() + self.timeout
-        return replace(self, context=replace(self.context, deadline=deadline, monotonic=monotonic))
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +79,7 @@ AttemptResult: TypeAlias = Returned | Raised | NotBegun
 class Executor(Protocol):
     """Runs the attempts of one superstep, together or one by one."""
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
         """One result per attempt, in the order given. Never raises for what a node did."""
         ...
 
@@ -76,11 +93,11 @@ class InlineExecutor:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
-        return [self._run(attempt.started(self._monotonic)) for attempt in attempts]
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+        return [self._run(attempt.started(self._monotonic), may_begin) for attempt in attempts]
 
-    def _run(self, attempt: Attempt) -> AttemptResult:
-        return in_time(attempt, call(attempt), self._monotonic)
+    def _run(self, attempt: Started, may_begin: MayBegin) -> AttemptResult:
+        return in_time(attempt, call(attempt, may_begin), self._monotonic)
 
 
 def is_keyboard_interrupt(error: BaseException) -> bool:
@@ -88,9 +105,11 @@ def is_keyboard_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def call(attempt: Attempt, *, passes: Callable[[BaseException], bool] = is_keyboard_interrupt) -> AttemptResult:
+def call(
+    attempt: Started, may_begin: MayBegin, *, passes: Callable[[BaseException], bool] = is_keyboard_interrupt
+) -> AttemptResult:
     """Calls one node in this thread and keeps whatever it raises as a result, but for what `passes` lets through."""
-    if not attempt.may_begin(attempt.timeout):
+    if not may_begin(attempt.timeout):
         return NotBegun()
     node = attempt.node
     assert node.call is not None, f"node {node.id!r} was compiled without its code"
@@ -105,19 +124,19 @@ def call(attempt: Attempt, *, passes: Callable[[BaseException], bool] = is_keybo
     return Returned(value=value)
 
 
-def arguments_of(attempt: Attempt) -> Mapping[str, Any]:
+def arguments_of(attempt: Started) -> Mapping[str, Any]:
     """The keyword arguments of the call: the bound ones, and the context where the node declares it."""
     return {**attempt.arguments, "ctx": attempt.context} if attempt.node.wants_context else attempt.arguments
 
 
-def in_time(attempt: Attempt, result: AttemptResult, monotonic: Callable[[], float]) -> AttemptResult:
+def in_time(attempt: Started, result: AttemptResult, monotonic: Callable[[], float]) -> AttemptResult:
     """The result, or a timeout in its place when the deadline has passed by now: what a late node did is void."""
     deadline = attempt.context.deadline
     late = deadline is not None and monotonic() >= deadline
     return timed_out(attempt) if late and not isinstance(result, NotBegun) else result
 
 
-def timed_out(attempt: Attempt) -> Raised:
+def timed_out(attempt: Started) -> Raised:
     """The result of an attempt that overran its deadline."""
     context = attempt.context
     message = f"node {context.node!r}: attempt {context.attempt} did not finish within {attempt.timeout:g} s"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 from docket_celery.errors import InvalidInput, PermanentFailure
 from docket_celery.program import RuntimeGraph
-from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task
+from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task, next_due
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import Change, CheckpointType, Continue, Disposition, Moment, Park, Replaced
 from docket_celery.runtime.acceptance import accept
@@ -31,37 +32,47 @@ class Withheld:
 Advance: TypeAlias = Moment | NotDue | Blocked | Ended | Withheld
 
 
-@dataclass(slots=True)
 class Draft:
-    """The transition being put together: the run so far, and the events numbered as they come."""
+    """The transition being put together: how the run is to differ from before, and the events numbered as they come."""
 
-    run: Run
-    at: datetime
-    events: list[Event] = field(default_factory=list)
+    def __init__(self, before: Run, *, at: datetime) -> None:
+        self.before = before
+        self.at = at
+        self._events: list[Event] = []
+        self._parts: dict[str, Any] = {}
+
+    @property
+    def status(self) -> RunStatus:
+        """The run's status as it is to be."""
+        status: RunStatus = self._parts.get("status", self.before.status)
+        return status
+
+    def change(self, **parts: Any) -> None:
+        """Parts of the run, by their names, that are to be different. The run is built anew once, by `moment`."""
+        self._parts.update(parts)
 
     def emit(self, type: EventType, *, node: str | None = None, **data: JsonValue) -> None:
-        """Adds the next event."""
-        seq = self.run.event_seq + len(self.events) + 1
-        self.events.append(
-            Event(run_id=self.run.id, seq=seq, type=type, step=self.run.step, at=self.at, node=node, data=data)
-        )
+        """Adds the next event; it belongs to the superstep that was open before."""
+        run, seq = self.before, self.before.event_seq + len(self._events) + 1
+        self._events.append(Event(run_id=run.id, seq=seq, type=type, step=run.step, at=self.at, node=node, data=data))
 
     def moment(self, checkpoint: CheckpointType, disposition: Disposition, changes: tuple[Change, ...] = ()) -> Moment:
         """The finished moment; sequence numbers and times advance here and nowhere else."""
         run = replace(
-            self.run,
-            checkpoint_seq=self.run.checkpoint_seq + 1,
-            event_seq=self.run.event_seq + len(self.events),
+            self.before,
+            **self._parts,
+            checkpoint_seq=self.before.checkpoint_seq + 1,
+            event_seq=self.before.event_seq + len(self._events),
             updated_at=self.at,
-            finished_at=self.at if self.run.status.is_terminal else None,
+            finished_at=self.at if self.status.is_terminal else None,
         )
         return Moment(
-            run=run, events=tuple(self.events), changes=changes, checkpoint_type=checkpoint, disposition=disposition
+            run=run, events=tuple(self._events), changes=changes, checkpoint_type=checkpoint, disposition=disposition
         )
 
     def end(self, status: RunStatus, failure: Failure | None = None) -> None:
         """Makes the run terminal: a run that has ended has no open parts."""
-        self.run = replace(self.run, status=status, tasks=(), interrupts=(), arrived={}, failure=failure)
+        self.change(status=status, tasks=(), interrupts=(), arrived={}, failure=failure)
 
     def fail(self, failure: Failure) -> None:
         """Ends the run as failed and says why."""
@@ -81,8 +92,7 @@ def propose_init(
     """
     fields = _initial_fields(program, input, options)
     draft = Draft(
-        at=now,
-        run=Run(
+        Run(
             id=run_id,
             graph_id=program.graph_id,
             graph_hash=program.graph_hash,
@@ -95,11 +105,12 @@ def propose_init(
             started_at=now,
             updated_at=now,
         ),
+        at=now,
     )
     draft.emit(EventType.RUN_STARTED, graph_id=program.graph_id, graph_hash=program.graph_hash)
     _open_next(program, draft, start_targets(program, fields), step=1, options=options)
     changes = tuple(Replaced(name=name, value=value) for name, value in fields.items())
-    parked = TERMINAL if draft.run.status.is_terminal else Park(kind="immediate")
+    parked = TERMINAL if draft.status.is_terminal else Park(kind="immediate")
     return draft.moment(CheckpointType.RUN_INITIALIZED, parked, changes)
 
 
@@ -130,7 +141,7 @@ def propose_advance(
     if planned.ready and not executed and planned.tasks == run.tasks:
         return Withheld()
     at = now()
-    draft = Draft(run=run, at=at)
+    draft = Draft(run, at=at)
     _report_timers(draft, planned.tasks)
     outcomes = [judge(program, task, result, now=at, fraction=fraction, options=options) for task, result in executed]
     for outcome in outcomes:
@@ -147,7 +158,7 @@ def propose_advance(
 
 def _expire(run: Run, expired: tuple[OpenInterrupt, ...], at: datetime) -> Moment:
     """The defaults as answers. They are committed before a node sees them, so that nobody answers otherwise later."""
-    draft = Draft(run=answered(run, [(interrupt, interrupt.default) for interrupt in expired]), at=at)
+    draft = Draft(answered(run, [(interrupt, interrupt.default) for interrupt in expired]), at=at)
     for interrupt in expired:
         draft.emit(EventType.INTERRUPT_EXPIRED, node=interrupt.node, id=interrupt.id, field=interrupt.field)
     return draft.moment(CheckpointType.TASKS_PROGRESSED, Continue())
@@ -155,7 +166,7 @@ def _expire(run: Run, expired: tuple[OpenInterrupt, ...], at: datetime) -> Momen
 
 def propose_failure(run: Run, failure: Failure, *, at: datetime) -> Moment:
     """The run failed for a reason that no node reported; nothing of its open superstep is kept."""
-    draft = Draft(run=run, at=at)
+    draft = Draft(run, at=at)
     draft.fail(failure)
     return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
 
@@ -193,7 +204,8 @@ def _execute(
 def _attempt(program: RuntimeGraph, run: Run, task: Task, options: RuntimeOptions) -> Attempt:
     node = program.nodes[task.node]
     activation = f"{run.id}:{task.task_id}"
-    context = NodeContext(
+    context = partial(
+        NodeContext,
         run_id=run.id,
         graph_id=run.graph_id,
         graph_hash=run.graph_hash,
@@ -237,7 +249,7 @@ def _report(draft: Draft, outcome: TaskOutcome) -> None:
 
 def _report_timers(draft: Draft, tasks: tuple[Task, ...]) -> None:
     """Events of the sleeping tasks whose time has come."""
-    for before, task in zip(draft.run.tasks, tasks, strict=True):
+    for before, task in zip(draft.before.tasks, tasks, strict=True):
         if before.state == "sleeping" and task.state == "finished":
             draft.emit(EventType.NODE_COMPLETED, node=task.node, attempt=task.attempt, writes=sorted(task.writes or {}))
 
@@ -252,31 +264,32 @@ def _pause(draft: Draft, tasks: tuple[Task, ...], opened: tuple[OpenInterrupt, .
 
     A task that is still ready was not begun; it is due at once, so the run goes on.
     """
-    interrupts = (*draft.run.interrupts, *opened)
-    draft.run = replace(draft.run, tasks=tasks, interrupts=interrupts)
+    interrupts = (*draft.before.interrupts, *opened)
+    draft.change(tasks=tasks, interrupts=interrupts)
     if any(task.state == "ready" for task in tasks):
         return draft.moment(CheckpointType.TASKS_PROGRESSED, Continue())
-    due = draft.run.next_due
+    due = next_due(tasks, interrupts)
     if due is None:
-        draft.run = replace(draft.run, status=RunStatus.WAITING)
+        draft.change(status=RunStatus.WAITING)
         return draft.moment(CheckpointType.TASKS_PROGRESSED, Park(kind="external"))
     return draft.moment(CheckpointType.TASKS_PROGRESSED, Park(kind="at", at=due))
 
 
 def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options: RuntimeOptions) -> Moment:
     """Every task is finished: the superstep's barrier."""
-    folded = fold(program, draft.run.fields, tasks, options)
+    before = draft.before
+    folded = fold(program, before.fields, tasks, options)
     completed = tuple(task.node for task in tasks)
-    fired = fire(program, completed, folded.fields, draft.run.arrived)
+    fired = fire(program, completed, folded.fields, before.arrived)
     failure = folded.failure or fired.failure
     if failure is not None:
         draft.fail(failure)
         return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
-    draft.run = replace(draft.run, fields=folded.fields, interrupts=())
+    draft.change(fields=folded.fields, interrupts=())
     draft.emit(EventType.STEP_COMMITTED, nodes=list(completed))
-    _open_next(program, draft, fired, step=draft.run.step + 1, options=options)
-    checkpoint = _CHECKPOINTS.get(draft.run.status, CheckpointType.STEP_COMMITTED)
-    return draft.moment(checkpoint, TERMINAL if draft.run.status.is_terminal else Continue(), folded.changes)
+    _open_next(program, draft, fired, step=before.step + 1, options=options)
+    checkpoint = _CHECKPOINTS.get(draft.status, CheckpointType.STEP_COMMITTED)
+    return draft.moment(checkpoint, TERMINAL if draft.status.is_terminal else Continue(), folded.changes)
 
 
 _CHECKPOINTS = {RunStatus.DONE: CheckpointType.RUN_DONE, RunStatus.FAILED: CheckpointType.RUN_FAILED}
@@ -298,7 +311,7 @@ def _open_next(program: RuntimeGraph, draft: Draft, fired: Fired, *, step: int, 
         draft.fail(Failure(code="max_supersteps", message=message, details={"max_supersteps": bound}))
     else:
         tasks = tuple(Task(node=target, step=step) for target in fired.targets)
-        draft.run = replace(draft.run, step=step, tasks=tasks, arrived=fired.arrived)
+        draft.change(step=step, tasks=tasks, arrived=fired.arrived)
 
 
 def _iso(instant: datetime | None) -> str | None:

@@ -34,7 +34,7 @@ def resolve_interrupt(
         open_ids = [open_.id for open_ in run.interrupts]
         raise NotFound(f"run {run.id!r} has no open interrupt {interrupt_id!r}; open are {open_ids}")
     kept = fitting(program, interrupt, answer, options)
-    draft = Draft(at=now, run=answered(run, [(interrupt, kept)]))
+    draft = Draft(answered(run, [(interrupt, kept)]), at=now)
     draft.emit(EventType.INTERRUPT_RESOLVED, node=interrupt.node, id=interrupt_id, field=interrupt.field)
     return draft.moment(CheckpointType.INTERRUPT_RESOLVED, Park(kind="immediate", reason="interrupt_resolved"))
 
@@ -49,7 +49,7 @@ def cancel(run: Run, *, now: datetime, reason: str = "") -> Moment | None:
         return None
     if run.status.is_terminal:
         raise InactiveRun(f"run {run.id!r} is {run.status.value} and cannot be cancelled")
-    draft = Draft(run=run, at=now)
+    draft = Draft(run, at=now)
     draft.end(RunStatus.CANCELLED)
     draft.emit(EventType.RUN_CANCELLED, **({"reason": kept} if kept else {}))
     return draft.moment(CheckpointType.RUN_CANCELLED, TERMINAL)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from docket_celery.runtime.executor import Attempt, AttemptResult, Executor
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, MayBegin, always
 from docket_celery.vehicle.drain import Drain
 
 
@@ -28,9 +27,9 @@ class ClaimedWork:
         self._stopping = stopping
         self._lock = threading.Lock()
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
         self._drain.busy_for(0.0)
-        return self._executor.execute([replace(attempt, may_begin=self._may_begin) for attempt in attempts])
+        return self._executor.execute(attempts, lambda timeout: may_begin(timeout) and self._may_begin(timeout))
 
     def _may_begin(self, timeout: float | None) -> bool:
         """Called in the attempt's own thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from docket_celery.program import RuntimeNode
@@ -22,7 +23,8 @@ def attempt(function: Callable[..., Any], timeout: float | None = LIMIT, **argum
     node = RuntimeNode(
         id=name, call_name=f"tests:{name}", call=function, is_async=inspect.iscoroutinefunction(function)
     )
-    context = NodeContext(
+    context = partial(
+        NodeContext,
         run_id="run",
         graph_id="graph",
         graph_hash="hash",

@@ -253,13 +253,9 @@ def test_an_error_of_clean_up_code_does_not_hide_that_the_process_is_ended() -> 
 def test_an_attempt_that_may_not_begin_is_not_called(executor: NodeExecutor) -> None:
     called: list[int] = []
     one = attempt(lambda: called.append(1))
-    (result,) = executor.execute([Attempt(**{**fields_of(one), "may_begin": lambda _: False})])
+    (result,) = executor.execute([one], lambda _: False)
     assert result == NotBegun()
     assert called == []
-
-
-def fields_of(one: Attempt) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
 
 
 def test_a_node_that_drains_another_run_has_it_fenced_off(executor: NodeExecutor) -> None:

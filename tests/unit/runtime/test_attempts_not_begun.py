@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from docket_celery import START, Graph, Retry
@@ -12,7 +11,7 @@ from docket_celery.compiler.nodes import local_resolver
 from docket_celery.run.document import Failure, Run, RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType, Continue, Moment, Park
-from docket_celery.runtime.executor import Attempt, AttemptResult, InlineExecutor
+from docket_celery.runtime.executor import Attempt, AttemptResult, InlineExecutor, MayBegin, always
 from docket_celery.runtime.loop import Advance, Withheld, propose_advance, propose_failure, propose_init
 from docket_celery.runtime.options import RuntimeOptions
 
@@ -38,10 +37,11 @@ class Sparing:
         self._nodes = nodes
         self._inline = InlineExecutor(lambda: 0.0)
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
-        return self._inline.execute(
-            [replace(one, may_begin=lambda timeout, id=one.node.id: id in self._nodes) for one in attempts]
-        )
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+        return [result for one in attempts for result in self._inline.execute([one], self._lets(one.node.id))]
+
+    def _lets(self, node: str) -> MayBegin:
+        return lambda _: node in self._nodes
 
 
 def advanced(run: Run, *nodes: str) -> Advance:

@@ -12,7 +12,7 @@ from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph, NodeContext
 from docket_celery.run.document import RunStatus
-from docket_celery.runtime.executor import Attempt, AttemptResult, call
+from docket_celery.runtime.executor import Attempt, AttemptResult, MayBegin, always, call
 from docket_celery.telemetry.hook import DrainFinished
 from docket_celery.testing import ManualClock
 from docket_celery.vehicle.drive import COMMIT_LIMIT, LOAD_LIMIT
@@ -72,8 +72,8 @@ class Together:
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
-        return [call(attempt.started(self._clock.monotonic)) for attempt in attempts]
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+        return [call(attempt.started(self._clock.monotonic), may_begin) for attempt in attempts]
 
 
 def test_siblings_together_keep_the_claim_for_the_longest_of_them() -> None:
@@ -218,7 +218,7 @@ class Ends:
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
         raise self._error
 
 
