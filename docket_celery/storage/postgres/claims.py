@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
-from psycopg.types.numeric import Float8, Int8
 
 from docket_celery.errors import ClaimLost, NotFound, StaleFence
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
@@ -52,22 +51,22 @@ class PostgresClaims:
             "now": policy.now or self._database.now(),
             "gate": "open" if demand is None else demand.gate,
             "interval": timedelta(0) if demand is None else bounded(demand.interval),
-            "slots": None if demand is None or demand.slots is None else Int8(demand.slots),
-            "limit": Int8(policy.limit),
+            "slots": None if demand is None else demand.slots,
+            "limit": policy.limit,
             "ttl": bounded(policy.orphan_ttl),
-            "max_attempts": Int8(policy.max_claim_attempts),
+            "max_attempts": policy.max_claim_attempts,
             "delivery": policy.delivery,
             "preference": policy.preference,
             "poison_reason": MAX_ATTEMPTS_REASON,
-            "fraction": Float8(policy.fraction),
-            "cap": None if policy.tenant_cap is None else Int8(policy.tenant_cap),
+            "fraction": policy.fraction,
+            "cap": policy.tenant_cap,
         }
         batch, passed_by = self._scan(policy, parameters)
         for number in range(1, _SCAN_ROUNDS):
             if not passed_by:
                 break
             # Rivals held all that was to be this scan's, while others may be due: it looks again, from elsewhere.
-            parameters["fraction"] = Float8((policy.fraction + number * _GOLDEN_RATIO) % 1)
+            parameters["fraction"] = (policy.fraction + number * _GOLDEN_RATIO) % 1
             if parameters["gate"] == "tick":
                 parameters["gate"] = "nudge"
             again, passed_by = self._scan(policy, parameters)
@@ -128,7 +127,7 @@ class PostgresClaims:
                 "id": run_id,
                 "offered": lease.claim_token,
                 "token": token,
-                "checkpoint_seq": Int8(lease.checkpoint_seq),
+                "checkpoint_seq": lease.checkpoint_seq,
                 "refresh_after": bounded(lease.orphan_ttl) / 3,
                 "now": self._database.now(),
             },
@@ -181,13 +180,13 @@ class PostgresClaims:
             {
                 "id": run_id,
                 "token": token,
-                "checkpoint_seq": Int8(policy.expected_checkpoint_seq),
+                "checkpoint_seq": policy.expected_checkpoint_seq,
                 "reason": _readable(policy.reason),
                 "poisoning": policy.poisoning,
-                "max_abandons": Int8(policy.max_claim_abandons),
+                "max_abandons": policy.max_claim_abandons,
                 "delay": bounded(policy.delay),
-                "base": None if backoff is None else Float8(bounded(backoff.base).total_seconds()),
-                "cap": None if backoff is None else Float8(bounded(backoff.cap).total_seconds()),
+                "base": None if backoff is None else bounded(backoff.base).total_seconds(),
+                "cap": None if backoff is None else bounded(backoff.cap).total_seconds(),
                 "poison_reason": MAX_ABANDONS_REASON,
                 "now": policy.now or self._database.now(),
             },

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from psycopg.types.numeric import Int8
-
 from docket_celery.errors import NotFound
 from docket_celery.run.views import EventPage
 from docket_celery.storage.contracts.bounds import check_after, check_limit
@@ -25,8 +23,8 @@ class PostgresEventStore:
             {
                 "id": named(run_id),
                 "tenant": seen_by(scope),
-                "after_seq": Int8(check_after(after_seq)),
-                "limit": Int8(check_limit(limit)),
+                "after_seq": check_after(after_seq),
+                "limit": check_limit(limit),
             },
         )
         if not rows:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from psycopg.types.numeric import Int8
-
 from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
 from docket_celery.storage.contracts.values import check_name
 from docket_celery.storage.postgres.parameters import bounded
@@ -23,7 +21,7 @@ class PostgresFleet:
             "register_worker",
             {
                 "worker": check_name(worker, "worker"),
-                "slots": Int8(slots),
+                "slots": slots,
                 "ttl": bounded(ttl),
                 "now": self._database.now(),
             },
@@ -34,7 +32,7 @@ class PostgresFleet:
 
     def backlog(self, *, orphan_ttl: timedelta, count_limit: int = 10_000) -> Backlog:
         (row,) = self._database.read(
-            "backlog", {"ttl": bounded(orphan_ttl), "count_limit": Int8(count_limit), "now": self._database.now()}
+            "backlog", {"ttl": bounded(orphan_ttl), "count_limit": count_limit, "now": self._database.now()}
         )
         return Backlog(
             now=row["now"],

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from psycopg.rows import DictRow
-from psycopg.types.numeric import Int8
 
 from docket_celery.errors import InvalidInput, NotFound
 from docket_celery.run.values import encode
@@ -57,7 +56,7 @@ class PostgresGraphStore:
                 "tenant": owner_of(scope) or "",
                 "graph_id": check_name(graph_id, "graph id"),
                 "before": None if before is None else check_name(before.graph_hash, "graph hash"),
-                "limit": Int8(check_limit(limit) + 1),
+                "limit": check_limit(limit) + 1,
             },
         )
         page = rows[:limit]
@@ -71,7 +70,7 @@ class PostgresGraphStore:
         parameters = {
             "tenant": owner_of(scope) or "",
             "after": None if after is None else check_name(after, "graph id"),
-            "limit": Int8(check_limit(limit)),
+            "limit": check_limit(limit),
         }
         return tuple(graph_of(row) for row in self._database.read("list_graphs", parameters))
 

@@ -1,8 +1,7 @@
 """From proposals to statement parameters. Never runs a statement.
 
-Whole numbers are wrapped in `Int8`: the driver would choose a type by each number's size, and every combination of
-types would be prepared as a statement of its own. Arrays are written as literals here, for the same reason (an empty
-one has no type) and because the driver's own way costs more than the rest of a commit's parameters together.
+Arrays are written as literals here: an empty one has no type, so that the driver would prepare the same statement more
+than once, and its own way costs more than the rest of a commit's parameters together.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
-
-from psycopg.types.numeric import Int8
 
 from docket_celery.errors import InvalidInput, NotFound
 from docket_celery.graph.elements import LONGEST_DELAY
@@ -49,11 +46,19 @@ def array(items: Iterable[str | None]) -> str:
     return "{" + ",".join(map(_element, items)) + "}"
 
 
+def numbers(items: Iterable[int]) -> str:
+    """An array literal of whole numbers."""
+    return "{" + ",".join(map(str, items)) + "}"
+
+
 def _element(item: str | None) -> str:
     if item is None:
         return "NULL"
-    escaped = item.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    if "\\" in item:
+        item = item.replace("\\", "\\\\")
+    if '"' in item:
+        item = item.replace('"', '\\"')
+    return f'"{item}"'
 
 
 def of_initial(initial: InitialRun, tenant: str | None, now: datetime | None) -> dict[str, Any]:
@@ -84,8 +89,8 @@ def of_initials(initials: Sequence[InitialRun], tenant: str | None, now: datetim
         "graph_ids": array(run.graph_id for run in runs),
         "graph_hashes": array(run.graph_hash for run in runs),
         "statuses": array(run.status.value for run in runs),
-        "steps": array(str(run.step) for run in runs),
-        "last_event_seqs": array(str(run.event_seq) for run in runs),
+        "steps": numbers(run.step for run in runs),
+        "last_event_seqs": numbers(run.event_seq for run in runs),
         "states": array(encode_state(run) for run in runs),
         "schedules": array(initial.schedule.kind for initial in initials),
         "wake_ats": array(None if at is None else at.isoformat() for at in wakes),
@@ -134,11 +139,11 @@ def of_transition(
         "tenant": seen_by(scope),
         "commit_id": commit_id,
         "claim_token": claim_token,
-        "expected": Int8(run.checkpoint_seq - 1),
-        "expected_event_seq": Int8(run.event_seq - len(events)),
+        "expected": run.checkpoint_seq - 1,
+        "expected_event_seq": run.event_seq - len(events),
         "updated_at": run.updated_at,
         "finished_at": run.finished_at if run.status.is_terminal else None,
-        "inbox_seq": None if inbox_seq is None else Int8(inbox_seq),
+        "inbox_seq": inbox_seq,
         "now": now,
     }
 
@@ -160,9 +165,9 @@ def _of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
         "graph_id": run.graph_id,
         "graph_hash": run.graph_hash,
         "status": run.status.value,
-        "step": Int8(run.step),
-        "checkpoint_seq": Int8(run.checkpoint_seq),
-        "event_seq": Int8(run.event_seq),
+        "step": run.step,
+        "checkpoint_seq": run.checkpoint_seq,
+        "event_seq": run.event_seq,
         "checkpoint_type": checkpoint_type.value,
         "state": encode_state(run),
     }
@@ -181,9 +186,9 @@ def _of_changes(changes: Sequence[Change]) -> dict[str, Any]:
 
 def _of_events(events: Sequence[Event]) -> dict[str, Any]:
     return {
-        "event_seqs": array(str(event.seq) for event in events),
+        "event_seqs": numbers(event.seq for event in events),
         "event_types": array(event.type.value for event in events),
-        "event_steps": array(str(event.step) for event in events),
+        "event_steps": numbers(event.step for event in events),
         "event_ats": array(event.at.isoformat() for event in events),
         "event_nodes": array(event.node for event in events),
         "event_data": array(encode_event_data(event.data) for event in events),

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
-from psycopg.types.numeric import Int8
 
 from docket_celery.storage.contracts.retention import PruneCount, PrunePolicy
 from docket_celery.storage.contracts.values import Scope
@@ -48,11 +47,11 @@ class PostgresRetention:
 
     def _pass(self, statement: str, age: timedelta, scope: Scope, policy: PrunePolicy) -> dict[str, Any]:
         parameters = {
-            "lock": Int8(advisory_key("prune", self._database.schema)),
+            "lock": advisory_key("prune", self._database.schema),
             "tenant": seen_by(scope),
             "age": bounded(age),
-            "batch": Int8(policy.batch),
-            "event_batch": Int8(policy.event_batch),
+            "batch": policy.batch,
+            "event_batch": policy.event_batch,
             "now": policy.now or self._database.now(),
         }
 

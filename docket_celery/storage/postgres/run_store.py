@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
-from psycopg.types.numeric import Int8
 
 from docket_celery.errors import (
     EventConflict,
@@ -75,7 +74,7 @@ class PostgresRunStore(PostgresStarts):
                 "statuses": None if query.statuses is None else [status.value for status in query.statuses],
                 "before_at": None if query.before is None else query.before.started_at,
                 "before_id": None if query.before is None else query.before.run_id,
-                "limit": Int8(query.limit + 1),
+                "limit": query.limit + 1,
             },
             prepare=False,
         )
