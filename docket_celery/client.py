@@ -281,14 +281,15 @@ class Client(ABC):
         drained = 0
         crash: Exception | None = None
         while limit is None or drained < limit:
-            batch = self.storage.runs.claim_due(policy)
-            for lease in batch.leases:
+            asked_at = self.engine.clock.monotonic()
+            taken = self.storage.runs.take_due(policy, token=self.engine.ids.token())
+            if taken.claim is not None:
                 drained += 1
                 try:
-                    vehicle.drain(lease)
+                    vehicle.drive(taken, asked_at=asked_at)
                 except Exception as error:
                     crash = crash or error
-            if not batch.leases and not batch.poisoned:
+            elif not taken.batch.poisoned:
                 break
         if crash is not None:
             raise crash

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
+from docket_celery.storage.contracts.taking import Taken
 from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Demand, Lease
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
 
@@ -54,10 +55,15 @@ class Dispatcher:
         """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
         return self._dispatch(self._single())
 
-    def refill(self) -> Lease | None:
-        """Claims one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
-        leases = self._scan(self._single()).leases
-        return leases[0] if leases else None
+    def refill(self) -> Taken | None:
+        """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
+        policy, token = self._single(), self._engine.ids.token()
+        for _ in range(MOST_REPEATS):
+            taken = self._engine.storage.runs.take_due(policy, token=token)
+            self._tell(taken.batch)
+            if taken.claim is not None or not taken.batch.poisoned:
+                break
+        return None if taken.claim is None else taken
 
     def _single(self) -> ClaimPolicy:
         return replace(self._policy(1, "refill"), preference=next(self._preferences))
@@ -100,15 +106,18 @@ class Dispatcher:
         """Claims, and claims again while a scan met nothing but exhausted runs."""
         for _ in range(MOST_REPEATS):
             batch = self._engine.storage.runs.claim_due(policy)
-            if batch.leases:
-                granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
-                self._engine.hooks(granted)
-            if batch.poisoned:
-                self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
-                for poisoned in batch.poisoned:
-                    logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)
+            self._tell(batch)
             if batch.leases or not batch.poisoned:
                 break
             if policy.demand is not None and policy.demand.gate == "tick":
                 policy = replace(policy, demand=replace(policy.demand, gate="nudge"))
         return batch
+
+    def _tell(self, batch: ClaimBatch) -> None:
+        if batch.leases:
+            granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
+            self._engine.hooks(granted)
+        if batch.poisoned:
+            self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
+            for poisoned in batch.poisoned:
+                logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)

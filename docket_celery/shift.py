@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
+from docket_celery.storage.contracts.taking import Taken
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
@@ -59,18 +60,19 @@ class Shift:
         refilled = crashed = 0
         if self._engine.config.refill == "direct":
             while self._may_go_on(until):
-                following = self._next()
-                if following is None:
+                asked_at = self._engine.clock.monotonic()
+                taken = self._next()
+                if taken is None:
                     return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
                 refilled += 1
-                crashed += not self._carried(following)
+                crashed += not self._carried(taken, asked_at)
         self._leave()
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
     def _may_go_on(self, until: float) -> bool:
         return self._engine.clock.monotonic() < until and not self._stopping()
 
-    def _next(self) -> Lease | None:
+    def _next(self) -> Taken | None:
         """The next due run; None when there is none, or the database cannot be asked."""
         try:
             return self._dispatcher.refill()
@@ -78,11 +80,12 @@ class Shift:
             logger.warning("the slot could not claim its next run", exc_info=True)
             return None
 
-    def _carried(self, lease: Lease) -> bool:
-        """Drains a further lease; False when its vehicle crashed, which must not cost the others their slot."""
+    def _carried(self, taken: Taken, asked_at: float) -> bool:
+        """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""
         try:
-            self._vehicle.drain(lease)
+            self._vehicle.drive(taken, asked_at=asked_at)
         except Exception:
+            (lease,) = taken.batch.leases
             logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)
             return False
         return True

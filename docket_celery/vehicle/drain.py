@@ -28,11 +28,13 @@ class Drain:
     """One drain. Until something newer is heard, the facts are those of the lease.
 
     token   the private token chosen for the claim; nobody else ever has it
+    began   when the claim was asked for, in monotonic seconds
     pause   sleeps for seconds
     """
 
     lease: Lease
     token: str
+    began: float
     monotonic: Callable[[], float]
     pause: Callable[[float], None]
     held: Held = field(init=False)
@@ -49,14 +51,13 @@ class Drain:
     _heard_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        began = self.monotonic()
-        self.held = Held(self.lease.run_id, self.token, began)
+        self.held = Held(self.lease.run_id, self.token, self.began)
         self.checkpoint_seq = self.lease.checkpoint_seq
         self.claim_attempt = self.lease.claim_attempt
         self.claimed_at = self._heard_now = self.lease.claimed_at
-        self._sent_at = self._heard_at = began
+        self._sent_at = self._heard_at = self.began
         # Redeeming sets the claim's time, so it will last for a TTL from now at least.
-        self._lasts_until = began + self.lease.orphan_ttl.total_seconds()
+        self._lasts_until = self.began + self.lease.orphan_ttl.total_seconds()
 
     def now(self) -> datetime:
         """The database clock: the latest reading plus the time that has passed here since."""

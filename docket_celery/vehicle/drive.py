@@ -34,7 +34,8 @@ from docket_celery.run.moment import Continue, Moment
 from docket_celery.runtime.failures import message_of, type_name
 from docket_celery.runtime.loop import Withheld, propose_advance, propose_failure
 from docket_celery.runtime.plan import Blocked, Ended, NotDue
-from docket_celery.storage.contracts.values import GraphRef, Lease
+from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.values import GraphRef, Lease, Redeemed
 from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
 from docket_celery.vehicle.claimed_work import ClaimedWork
 from docket_celery.vehicle.drain import Drain
@@ -66,10 +67,30 @@ class Vehicle:
         Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
         or exit that ends the process passes through as well, once the claim is given back.
         """
+        drain = self._begun(lease, self._engine.ids.token())
+        return self._to_its_end(drain, lambda: self._redeem(drain))
+
+    def drive(self, taken: Taken, *, asked_at: float) -> Outcome:
+        """The same for a run that was taken, so claimed and redeemed in one; `asked_at` is when that was asked for, in
+        monotonic seconds. Without a claim there is nothing to drive: `ValueError`.
+        """
+        claim = taken.claim
+        if claim is None:
+            raise ValueError("no run was taken")
+        (lease,) = taken.batch.leases
+        drain = self._begun(lease, lease.claim_token, asked_at)
+        return self._to_its_end(drain, lambda: self._begin(drain, claim))
+
+    def _begun(self, lease: Lease, token: str, at: float | None = None) -> Drain:
         engine = self._engine
-        drain = Drain(lease=lease, token=engine.ids.token(), monotonic=engine.clock.monotonic, pause=engine.pause)
+        began = engine.clock.monotonic() if at is None else at
+        return Drain(lease=lease, token=token, began=began, monotonic=engine.clock.monotonic, pause=engine.pause)
+
+    def _to_its_end(self, drain: Drain, work: Callable[[], Outcome]) -> Outcome:
+        """What `work` comes to, reported once."""
+        engine = self._engine
         try:
-            outcome = self._redeem(drain)
+            outcome = work()
         except StoreUnavailable as error:
             outcome = Unreached(reason=message_of(error))
         except Exception as error:
@@ -89,7 +110,12 @@ class Vehicle:
             self._engine.hooks(LeaseRefused(run_id=lease.run_id, reason=str(refusal)))
             return FenceLost()
         except CorruptRecord as error:
-            return self._hand_backs.abandon(drain, message_of(error))
+            return self._begin(drain, error)
+        return self._begin(drain, claim)
+
+    def _begin(self, drain: Drain, claim: Redeemed | CorruptRecord) -> Outcome:
+        if isinstance(claim, CorruptRecord):
+            return self._hand_backs.abandon(drain, message_of(claim))
         drain.redeemed(claim)
         drain.busy_for(LOAD_LIMIT)
         with holding(self._engine.renewer, drain.held):

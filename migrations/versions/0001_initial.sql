@@ -20,15 +20,14 @@ CREATE INDEX graph_versions_newest
 -- A run row stays thin: field values live beside it, so that a commit costs what it changes.
 -- Room is left on each page for a HOT update by every retaining commit.
 CREATE TABLE {schema}.runs (
-    id              text COLLATE "C" PRIMARY KEY CHECK (octet_length(id) BETWEEN 1 AND 255),
+    id              text COLLATE "C" PRIMARY KEY,
     tenant          text COLLATE "C" NOT NULL DEFAULT '',
     graph_id        text COLLATE "C" NOT NULL,
     graph_hash      text COLLATE "C" NOT NULL,
-    status          text COLLATE "C" NOT NULL
-                    CHECK (status IN ('running', 'waiting', 'done', 'failed', 'cancelled')),
-    step            bigint NOT NULL CHECK (step >= 0),
-    checkpoint_seq  bigint NOT NULL CHECK (checkpoint_seq >= 1),
-    event_seq       bigint NOT NULL CHECK (event_seq >= 0),
+    status          text COLLATE "C" NOT NULL,
+    step            bigint NOT NULL,
+    checkpoint_seq  bigint NOT NULL,
+    event_seq       bigint NOT NULL,
     checkpoint_type text NOT NULL,
     state           json NOT NULL,
     commit_id       text,
@@ -41,35 +40,40 @@ CREATE TABLE {schema}.runs (
             THEN CASE WHEN checkpoint_seq > 1 THEN 0 ELSE 1 END
         END
     ) STORED,
-    claim_token     text COLLATE "C" CHECK (length(claim_token) BETWEEN 1 AND 255),
+    claim_token     text COLLATE "C",
     claimed_at      timestamptz,
     redeemed        boolean NOT NULL DEFAULT false,
-    claim_attempts  integer NOT NULL DEFAULT 0 CHECK (claim_attempts >= 0),
-    claim_abandons  integer NOT NULL DEFAULT 0 CHECK (claim_abandons >= 0),
-    undelivered     integer NOT NULL DEFAULT 0 CHECK (undelivered >= 0),
+    claim_attempts  integer NOT NULL DEFAULT 0,
+    claim_abandons  integer NOT NULL DEFAULT 0,
+    undelivered     integer NOT NULL DEFAULT 0,
     abandon_reason  text,
     poisoned_at     timestamptz,
     poison_reason   text,
-    inbox_seq       bigint NOT NULL DEFAULT 0 CHECK (inbox_seq >= 0),
-    start_key       text COLLATE "C" CHECK (length(start_key) BETWEEN 1 AND 255),
+    inbox_seq       bigint NOT NULL DEFAULT 0,
+    start_key       text COLLATE "C",
     input_digest    text,
     events_since    timestamptz,
     started_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     finished_at     timestamptz,
     FOREIGN KEY (tenant, graph_id, graph_hash) REFERENCES {schema}.graph_versions,
-    CONSTRAINT claim_is_whole CHECK ((claim_token IS NULL) = (claimed_at IS NULL)),
-    CONSTRAINT only_a_claim_is_redeemed CHECK (claim_token IS NOT NULL OR NOT redeemed),
-    CONSTRAINT poison_is_whole CHECK ((poisoned_at IS NULL) = (poison_reason IS NULL)),
-    CONSTRAINT only_running_is_poisoned CHECK (poisoned_at IS NULL OR status = 'running'),
-    CONSTRAINT running_has_one_of_wake_and_claim CHECK (
-        CASE
-            WHEN status = 'running' AND poisoned_at IS NULL THEN (wake_at IS NULL) <> (claim_token IS NULL)
-            ELSE wake_at IS NULL AND claim_token IS NULL
-        END
+    -- Every update reads these anew, so they are few and short.
+    CONSTRAINT status_is_known CHECK (status IN ('running', 'waiting', 'done', 'failed', 'cancelled')),
+    CONSTRAINT running_has_one_of_wake_claim_and_poison CHECK (
+        num_nonnulls(wake_at, claim_token, poisoned_at) = (status = 'running')::int
     ),
-    CONSTRAINT finished_means_terminal CHECK ((finished_at IS NOT NULL) = (status IN ('done', 'failed', 'cancelled'))),
-    CONSTRAINT start_key_has_its_digest CHECK ((start_key IS NULL) = (input_digest IS NULL))
+    CONSTRAINT finished_means_terminal CHECK ((finished_at IS NULL) = (status IN ('running', 'waiting'))),
+    CONSTRAINT facts_are_whole CHECK (
+        num_nulls(claim_token, claimed_at) <> 1 AND (claim_token IS NOT NULL OR NOT redeemed)
+        AND num_nulls(poisoned_at, poison_reason) <> 1 AND num_nulls(start_key, input_digest) <> 1
+    ),
+    CONSTRAINT names_have_a_length CHECK (
+        least(octet_length(id), length(claim_token), length(start_key)) >= 1
+        AND greatest(octet_length(id), length(claim_token), length(start_key)) <= 255
+    ),
+    CONSTRAINT counters_count_up CHECK (
+        least(step, checkpoint_seq - 1, event_seq, claim_attempts, claim_abandons, undelivered, inbox_seq) >= 0
+    )
 ) WITH (fillfactor = 80);
 
 CREATE UNIQUE INDEX runs_start_key ON {schema}.runs (tenant, start_key) WHERE start_key IS NOT NULL;

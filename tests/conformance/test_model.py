@@ -21,7 +21,7 @@ from support.scene import RETAIN, Scene
 from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
-from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Lease, Release, Storage
+from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Lease, Redeemed, Release, Storage
 from docket_celery.testing import ManualClock, SequentialIds
 
 OWNERS = {"run-1": "a", "run-2": "a", "run-3": "a", "run-4": "b", "run-5": "b", "run-6": None}
@@ -104,6 +104,34 @@ class History(RuleBasedStateMachine):
             assert lease.checkpoint_seq == run.seq
             self.tokens.append((lease.run_id, lease.claim_token))
         return multiple(*batch.leases)
+
+    @rule(target=holders, preference=st.sampled_from([None, "ready", "expired"]))
+    def take(self, preference: Any) -> Any:
+        expected = self.model.outcomes(self.scene.now, 1, preference)
+        token = f"private-{self.scene.ids.token()}"
+        taken = self.scene.runs.take_due(
+            a_scan(limit=1, preference=preference, max_claim_attempts=MAX_ATTEMPTS), token=token
+        )
+        poisoned = {run_id for run_id, fate in expected.items() if fate == "poison"}
+        assert {halted.run_id for halted in taken.batch.poisoned} == poisoned
+        assert {lease.run_id for lease in taken.batch.leases} == expected.keys() - poisoned
+        for run_id in poisoned:
+            self.model.runs[run_id].halt()
+        if not isinstance(taken.claim, Redeemed):
+            assert taken.claim is None
+            return multiple()
+        (lease,) = taken.batch.leases
+        run = self.model.runs[lease.run_id]
+        again = expected[lease.run_id] == "again"
+        self.model.claimed(lease.run_id, "between", self.scene.now, direct=False, again=again)
+        assert self.model.redeem(lease.run_id, lease.checkpoint_seq, "between", token, self.scene.now)
+        assert (lease.claim_token, lease.claim_attempt, taken.claim.claim_attempt) == (
+            token,
+            run.attempts,
+            run.attempts,
+        )
+        self.tokens.append((lease.run_id, token))
+        return token, taken.claim.run
 
     @rule(target=holders, lease=leases)
     def redeem(self, lease: Lease) -> Any:

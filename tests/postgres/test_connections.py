@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.builders import ORDER, a_commit, a_decision, a_run, an_initial, new_commit_id
+from support.builders import ORDER, a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.clock import eventually
 from support.scene import RETAIN, Scene
 
 from docket_celery.embedded.process import free_port
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
 from docket_celery.run.document import Run
-from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
+from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange, Redeemed
 from docket_celery.storage.postgres import open_storage, run_store
 from docket_celery.storage.postgres.pool import Session
 from docket_celery.testing import ManualClock, SequentialIds
@@ -93,6 +93,19 @@ def test_a_redemption_whose_reply_was_lost_counts_once(place: Scene, monkeypatch
     lease = place.lease()
     _lose_reply(place, monkeypatch, "redeem_claim")
     assert place.runs.redeem_claim(lease, token="mine").claim_attempt == 1
+
+
+def test_a_taken_run_whose_reply_was_lost_is_the_one_that_is_given(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start("run-1")
+    place.clock.advance(1)
+    place.start("run-2")
+    _lose_reply(place, monkeypatch, "take_ready")
+    claim = place.runs.take_due(a_scan(limit=1), token="mine").claim
+    assert isinstance(claim, Redeemed)
+    assert (claim.run.id, claim.claim_attempt) == ("run-1", 1)
+    assert place.info("run-2").claimed_at is None
 
 
 @pytest.mark.parametrize("key", [None, "order-17"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,10 +98,17 @@ def _explained(connection: psycopg.Connection[dict[str, Any]], scan: str, mode: 
         "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
         "fraction": Float8(0.4), "cap": None if cap is None else Int8(cap), "ready_from": None, "claimed_from": None,
     }  # fmt: skip
+    return _plan(connection, statement, mode, parameters | parts)
+
+
+def _plan(
+    connection: psycopg.Connection[dict[str, Any]], statement: str, mode: str, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    """The plan of a statement that was carried out and undone."""
     connection.execute(f"SET plan_cache_mode = {mode}".encode())
     explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]
     with connection.transaction(force_rollback=True):
-        row = connection.execute(explain, parameters | parts, prepare=True).fetchone()
+        row = connection.execute(explain, parameters, prepare=True).fetchone()
     assert row is not None
     plan: dict[str, Any] = row["QUERY PLAN"][0]["Plan"]
     return plan
@@ -198,3 +206,30 @@ def test_a_refill_of_a_fleet_with_ten_thousand_claims_out_takes_its_one(
     plan = _explained(many_claims, scan, "force_generic_plan", limit=Int8(1), slots=Int8(10_001))
     assert _selection(plan)["Actual Rows"] == 1
     assert _buffers(plan) <= 1_000
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_taking_a_run_reads_partial_indexes_and_few_pages(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+) -> None:
+    connection, _ = history
+    parameters = {
+        "now": None, "token": "t", "demanded": True, "slots": "20", "ttl": TTL, "max_attempts": "3",
+        "preference": "ready", "ready_from": None, "claimed_from": None,
+    }  # fmt: skip
+    plan = _plan(connection, "take_ready", mode, parameters)
+    assert plan["Actual Rows"] == 1
+    assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
+    assert _buffers(plan) <= 100
+
+
+@pytest.mark.parametrize("statement", ["commit_retain", "commit_release", "redeem_claim"])
+def test_a_transition_finds_its_row_by_the_primary_key_alone(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str
+) -> None:
+    connection, _ = history
+    parameters = defaultdict(lambda: None, {"id": "due-1", "offered": "t", "token": "t", "claim_token": "t"})
+    given = {name: parameters[name] for name in Queries("docket").numbered(statement).names}
+    plan = _plan(connection, statement, "force_generic_plan", given)
+    runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
+    assert {node["Index Name"] for node in runs} == {"runs_pkey"}

@@ -124,10 +124,10 @@ def test_a_scan_that_only_poisoned_is_repeated() -> None:
     dispatcher.refill()
     assert [fact.run_ids for fact in rig.reported(RunsPoisoned)] == []
     rig.start(QUICK)
-    lease = dispatcher.refill()
-    assert lease is not None
+    taken = dispatcher.refill()
+    assert taken is not None
     assert [fact.run_ids for fact in rig.reported(RunsPoisoned)] == [("run-1",)]
-    assert lease.run_id == "run-3"
+    assert [lease.run_id for lease in taken.batch.leases] == ["run-3"]
 
 
 def test_a_tick_that_only_poisoned_looks_again_past_its_own_gate() -> None:

@@ -150,7 +150,7 @@ def test_a_database_that_goes_away_between_two_runs_ends_the_shift_in_peace(refi
     rig.start(quick())
     rig.start(quick())
     lease = rig.lease()
-    rig.runs.plan("claim_due", unreachable())
+    rig.runs.plan("take_due" if refill == "direct" else "claim_due", unreachable())
     assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE)
 
 
@@ -179,7 +179,8 @@ def test_refills_prefer_ready_and_expired_runs_in_turn(published: Published) -> 
     for _ in range(4):
         dispatcher.refill()
     dispatcher.hand_on()
-    preferences = [arguments[0].preference for arguments, _ in rig.runs.of("claim_due")]
+    asked = rig.runs.of("take_due") + rig.runs.of("claim_due")
+    preferences = [arguments[0].preference for arguments, _ in asked]
     assert preferences == ["ready", "expired", "ready", "expired", "ready"]
 
 

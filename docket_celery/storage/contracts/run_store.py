@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from docket_celery.run.document import Run
 from docket_celery.run.views import RunInfo, RunPage
+from docket_celery.storage.contracts.taking import Taken
 from docket_celery.storage.contracts.values import (
     AbandonDisposition,
     AbandonPolicy,
@@ -128,6 +129,14 @@ class RunStore(Protocol):
         that is older than a third of the lease's TTL. Otherwise `StaleFence` and nothing changes. A lease that was
         claimed `direct` was counted then and is not counted again. Undecodable state raises `CorruptRecord` after
         the redemption, so that the caller, who holds `token`, can abandon.
+        """
+        ...
+
+    def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
+        """Claims one due run as `claim_due` with `limit` 1 would, and redeems it under `token`, chosen by the caller.
+
+        For a slot that is free and begins the run at once: the attempt is counted, as by any claim without a broker.
+        A store may do it in one statement.
         """
         ...
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from docket_celery.errors import ClaimLost, StaleFence
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
+from docket_celery.storage.contracts.taking import Taken, take_in_two
 from docket_celery.storage.contracts.values import (
     AbandonDisposition,
     AbandonPolicy,
@@ -98,6 +99,9 @@ class MemoryClaims:
                 inbox_seq=stored.inbox_seq,
                 now=now,
             )
+
+    def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
+        return take_in_two(self, policy, token)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         with self._state.lock:

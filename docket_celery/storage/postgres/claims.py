@@ -11,8 +11,9 @@ from typing import Any, Final
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import ClaimLost, NotFound, StaleFence
+from docket_celery.errors import ClaimLost, CorruptRecord, NotFound, StaleFence
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
+from docket_celery.storage.contracts.taking import Taken, take_in_two
 from docket_celery.storage.contracts.values import (
     AbandonDisposition,
     AbandonPolicy,
@@ -134,14 +135,36 @@ class PostgresClaims:
         )
         if row is None:
             raise refusal
-        return Redeemed(
-            run=run_of(row),
-            claim_token=token,
-            claimed_at=row["claimed_at"],
-            claim_attempt=row["claim_attempts"],
-            inbox_seq=row["inbox_seq"],
-            now=row["now"],
-        )
+        return _redeemed(row, token)
+
+    def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
+        return self._take_ready(policy, token) or take_in_two(self, policy, token)
+
+    def _take_ready(self, policy: ClaimPolicy, token: str) -> Taken | None:
+        """The longest ready run, in one statement; None when there is none above the horizon, or more to weigh."""
+        pinned = policy.now or self._database.now()
+        horizon = EVERYTHING if pinned is not None else self._outlook.begin(time.monotonic())
+        if policy.order != "age" or (horizon is EVERYTHING and pinned is None):
+            return None
+        parameters = {
+            "now": pinned,
+            "token": token,
+            "demanded": policy.demand is not None,
+            "slots": None if policy.demand is None else policy.demand.slots,
+            "ttl": bounded(policy.orphan_ttl),
+            "max_attempts": policy.max_claim_attempts,
+            "preference": policy.preference,
+            "ready_from": horizon.ready_from,
+            "claimed_from": horizon.claimed_from,
+        }
+
+        def take(session: Session, again: bool) -> DictRow | None:
+            # After a lost reply there may be a run that was taken already.
+            before = self._database.execute(session, "taken_before", parameters).fetchone() if again else None
+            return before or self._database.execute(session, "take_ready", parameters).fetchone()
+
+        row = self._database.run(take)
+        return None if row is None else _taken(row, policy, token)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         if not claims:
@@ -227,6 +250,27 @@ def _lease(row: DictRow, policy: ClaimPolicy) -> Lease:
         claim_attempt=row["claim_attempts"] + (not row["redeemed"]),
         orphan_ttl=policy.orphan_ttl,
     )
+
+
+def _redeemed(row: DictRow, token: str) -> Redeemed:
+    """Raises `CorruptRecord`."""
+    return Redeemed(
+        run=run_of(row),
+        claim_token=token,
+        claimed_at=row["claimed_at"],
+        claim_attempt=row["claim_attempts"],
+        inbox_seq=row["inbox_seq"],
+        now=row["now"],
+    )
+
+
+def _taken(row: DictRow, policy: ClaimPolicy, token: str) -> Taken:
+    claim: Redeemed | CorruptRecord
+    try:
+        claim = _redeemed(row, token)
+    except CorruptRecord as error:
+        claim = error
+    return Taken(batch=ClaimBatch(leases=(_lease(row, policy),), poisoned=(), now=row["now"]), claim=claim)
 
 
 def _columns(claims: Sequence[tuple[str, str]]) -> dict[str, str]:

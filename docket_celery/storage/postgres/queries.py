@@ -17,6 +17,7 @@ from typing import Final
 from docket_celery.errors import ConfigError
 
 _HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_BRACES: Final = re.compile(r"\{(\w+)\}")
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 _LONGEST_IDENTIFIER: Final = 63
 
@@ -87,6 +88,5 @@ def _bare(text: str) -> str:
 
 
 def _with_parts(text: str, parts: Mapping[str, str]) -> str:
-    for name, part in parts.items():
-        text = text.replace(f"{{{name}}}", part)
-    return text
+    """The text with its parts, and theirs, put in; other words in braces stand."""
+    return _BRACES.sub(lambda found: _with_parts(parts[found[1]], parts) if found[1] in parts else found[0], text)

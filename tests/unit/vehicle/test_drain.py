@@ -30,7 +30,8 @@ def a_drain(rig: Rig) -> Drain:
     def pause(seconds: float) -> None:
         rig.advance(seconds)
 
-    return Drain(lease=rig.lease(), token="ours", monotonic=rig.clock.monotonic, pause=pause)
+    monotonic = rig.clock.monotonic
+    return Drain(lease=rig.lease(), token="ours", began=monotonic(), monotonic=monotonic, pause=pause)
 
 
 def test_a_redemption_whose_reply_was_lost_is_repeated_with_the_same_token_and_counted_once() -> None:

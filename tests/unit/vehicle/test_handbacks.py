@@ -165,7 +165,8 @@ def test_a_deferral_to_a_time_that_has_passed_meanwhile_wakes_the_run_now() -> N
     rig.start(single())
     lease = rig.lease()
     rig.runs.redeem_claim(lease, token="ours")
-    drain = Drain(lease=lease, token="ours", monotonic=rig.clock.monotonic, pause=rig.advance)
+    monotonic = rig.clock.monotonic
+    drain = Drain(lease=lease, token="ours", began=monotonic(), monotonic=monotonic, pause=rig.advance)
     rig.advance(10.0)
     assert HandBacks(rig.engine).defer(drain, NOON + timedelta(seconds=5)) == Deferred(disposition="rescheduled")
     assert rig.info().wake_at == NOON + timedelta(seconds=10)

@@ -4,6 +4,13 @@
 -- `now` pins the clock for tests; otherwise clock_timestamp() rather than now(), since a statement may have waited for a
 -- lock or run inside a longer transaction.
 
+-- part: redeemed
+-- What the holder of a claim needs to begin.
+SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
+       r.state::text AS state, r.started_at, r.updated_at, r.finished_at, r.claim_token, r.claimed_at, r.redeemed,
+       r.claim_attempts, r.inbox_seq, r.now,
+       field_names, field_values, chunk_names, chunk_items
+
 -- name: redeem_claim
 -- The fields are read under the snapshot of the statement, the row in its newest version; they belong together because
 -- both carry the lease's sequence: any transition between them would have moved it.
@@ -20,15 +27,15 @@ WITH hit AS (
         -- A repeat after a lost reply finds the chosen token and counts nothing.
         claim_attempts = r.claim_attempts + (NOT r.redeemed)::int,
         redeemed = true
-    WHERE r.id = %(id)s::text AND r.status = 'running' AND r.poisoned_at IS NULL
-      AND r.checkpoint_seq = %(checkpoint_seq)s::bigint
-      AND r.claim_token IN (%(offered)s::text, %(token)s::text)
+    WHERE r.id = %(id)s::text
+      -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
+      AND (
+          r.status = 'running' AND r.poisoned_at IS NULL AND r.checkpoint_seq = %(checkpoint_seq)s::bigint
+          AND r.claim_token IN (%(offered)s::text, %(token)s::text)
+      ) IS TRUE
     RETURNING r.*, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
-SELECT r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
-       r.state::text AS state, r.started_at, r.updated_at, r.finished_at, r.claimed_at, r.claim_attempts,
-       r.inbox_seq, r.now,
-       field_names, field_values, chunk_names, chunk_items
+{redeemed}
 FROM hit r
 {gathered};
 

@@ -187,10 +187,12 @@ moved AS (
             ELSE r.claimed_at
         END
     WHERE r.id = %(id)s::text AND r.claim_token = %(claim_token)s::text
-      AND r.checkpoint_seq = %(expected)s::bigint
-      AND r.event_seq = %(expected_event_seq)s::bigint
-      AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
-      AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+      -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
+      AND (
+          r.checkpoint_seq = %(expected)s::bigint AND r.event_seq = %(expected_event_seq)s::bigint
+          AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
+          AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+      ) IS TRUE
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
@@ -240,10 +242,12 @@ moved AS (
             ELSE %(wake_at)s::timestamptz
         END
     WHERE r.id = %(id)s::text AND (%(claim_token)s::text IS NULL OR r.claim_token = %(claim_token)s::text)
-      AND r.checkpoint_seq = %(expected)s::bigint
-      AND r.event_seq = %(expected_event_seq)s::bigint
-      AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
-      AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+      -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
+      AND (
+          r.checkpoint_seq = %(expected)s::bigint AND r.event_seq = %(expected_event_seq)s::bigint
+          AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
+          AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+      ) IS TRUE
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 

@@ -8,6 +8,14 @@
 -- A nudge waits here for a running scan; then it claims in a second statement, whose snapshot sees what that scan took.
 SELECT id FROM {schema}.dispatch WHERE id = 1 FOR UPDATE;
 
+-- part: slots
+-- None registered counts as one.
+slots AS MATERIALIZED (
+    SELECT coalesce(%(slots)s::bigint, greatest(1, (
+        SELECT sum(w.slots) FROM {schema}.worker_slots w WHERE w.expires_at > (SELECT now FROM clock)
+    ))) AS count
+)
+
 -- part: admission
 -- When it is, whether this scan is let in, and how many outcomes it may have.
 clock AS MATERIALIZED (
@@ -49,11 +57,7 @@ first_claim AS MATERIALIZED (
         LIMIT (SELECT yes::int FROM entered)
     ) first
 ),
-slots AS MATERIALIZED (
-    SELECT coalesce(%(slots)s::bigint, greatest(1, (
-        SELECT sum(w.slots) FROM {schema}.worker_slots w WHERE w.expires_at > (SELECT now FROM clock)
-    ))) AS count
-),
+{slots},
 wanted AS MATERIALIZED (
     SELECT CASE
         WHEN NOT (SELECT yes FROM entered) THEN 0

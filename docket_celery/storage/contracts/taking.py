@@ -1,0 +1,44 @@
+"""Taking a run: claiming one that is due and redeeming it, for a slot that begins it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from docket_celery.errors import CorruptRecord, StaleFence
+from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Lease, Redeemed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the private token.
+
+    claim  None when no run was taken; the error where the run that was taken cannot be decoded, so that its taker can
+           abandon it
+    """
+
+    batch: ClaimBatch
+    claim: Redeemed | CorruptRecord | None = None
+
+
+class _Claims(Protocol):
+    def claim_due(self, policy: ClaimPolicy) -> ClaimBatch: ...
+
+    def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed: ...
+
+
+def take_in_two(runs: _Claims, policy: ClaimPolicy, token: str) -> Taken:
+    """Takes a run by a scan and a redemption: right for whatever there is to weigh, an expired claim or a turn."""
+    batch = runs.claim_due(replace(policy, limit=1, delivery="lease"))
+    if not batch.leases:
+        return Taken(batch=batch)
+    (lease,) = batch.leases
+    claim: Redeemed | CorruptRecord
+    try:
+        claim = runs.redeem_claim(lease, token=token)
+    except StaleFence:
+        # It was handed out before, and the earlier message came to its end just now.
+        return Taken(batch=replace(batch, leases=()))
+    except CorruptRecord as error:
+        claim = error
+    return Taken(batch=replace(batch, leases=(replace(lease, claim_token=token),)), claim=claim)

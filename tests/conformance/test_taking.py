@@ -1,0 +1,125 @@
+"""Taking: a free slot claims a due run and redeems it at once, under a token that nobody else ever had."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.builders import TTL, a_scan
+from support.scene import Scene
+
+from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.values import Demand, Redeemed, Release
+
+
+def _take(scene: Scene, token: str = "mine", **parts: object) -> Taken:
+    return scene.runs.take_due(a_scan(**{"limit": 1, **parts}), token=token)
+
+
+def _taken(scene: Scene, token: str = "mine", **parts: object) -> Redeemed:
+    claim = _take(scene, token, **parts).claim
+    assert isinstance(claim, Redeemed)
+    return claim
+
+
+def test_a_taken_run_is_claimed_counted_and_whole(scene: Scene) -> None:
+    scene.start(fields={"n": 1}, tenant="acme")
+    later = scene.clock.advance(5)
+    taken = _take(scene)
+    (lease,) = taken.batch.leases
+    assert (lease.run_id, lease.tenant, lease.claim_token) == ("run-1", "acme", "mine")
+    assert (lease.claimed_at, lease.claim_attempt, lease.orphan_ttl) == (later, 1, TTL)
+    assert isinstance(taken.claim, Redeemed)
+    assert taken.claim.run == scene.run()
+    assert (taken.claim.claim_token, taken.claim.claim_attempt, taken.claim.now) == ("mine", 1, later)
+    info = scene.info()
+    assert (info.claim_redeemed, info.claim_attempts, info.claimed_at, info.wake_at) == (True, 1, later, None)
+
+
+def test_the_token_it_was_taken_under_commits(scene: Scene) -> None:
+    scene.start()
+    _taken(scene)
+    assert scene.commit("run-1", "mine").checkpoint_seq == 2
+
+
+@pytest.mark.parametrize("preference", [None, "ready", "expired"])
+def test_nothing_due_is_nothing_taken(scene: Scene, preference: str | None) -> None:
+    scene.start(schedule=Release(kind="at", at=scene.now + timedelta(seconds=1)))
+    taken = _take(scene, preference=preference)
+    assert (taken.claim, taken.batch.leases, taken.batch.poisoned) == (None, (), ())
+
+
+def test_the_longest_ready_run_is_taken_first(scene: Scene) -> None:
+    for number in (2, 1, 3):
+        scene.start(f"run-{number}")
+        scene.clock.advance(1)
+    assert [_taken(scene, f"token-{n}").run.id for n in range(3)] == ["run-2", "run-1", "run-3"]
+
+
+@pytest.mark.parametrize(("preference", "first"), [(None, "old"), ("expired", "old"), ("ready", "young")])
+def test_an_expired_claim_has_its_turn(scene: Scene, preference: str | None, first: str) -> None:
+    scene.start("old")
+    scene.hold()
+    scene.expire()
+    scene.clock.advance(1)
+    scene.start("young")
+    taken = _take(scene, preference=preference)
+    assert [lease.run_id for lease in taken.batch.leases] == [first]
+    assert taken.batch.stolen == (first == "old")
+
+
+def test_a_lease_that_expired_unredeemed_is_taken_without_a_count(scene: Scene) -> None:
+    scene.start()
+    lease = scene.lease()
+    scene.expire()
+    claim = _taken(scene)
+    assert (claim.claim_attempt, scene.info().undelivered) == (1, 1)
+    assert lease.claim_token != "mine"
+
+
+def test_a_run_whose_attempts_are_used_up_is_poisoned_and_not_taken(scene: Scene) -> None:
+    scene.start()
+    for number in range(3):
+        _taken(scene, f"token-{number}")
+        scene.runs.release_claim("run-1", f"token-{number}")
+    taken = _take(scene)
+    assert taken.claim is None
+    assert [halted.run_id for halted in taken.batch.poisoned] == ["run-1"]
+
+
+def test_no_run_is_taken_while_every_slot_has_one(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.start("run-2")
+    demand = Demand(gate="refill", slots=1)
+    assert _taken(scene, demand=demand).run.id == "run-1"
+    assert _take(scene, "other", demand=demand).claim is None
+    scene.runs.release_claim("run-1", "mine", delay=timedelta(hours=1))
+    assert _taken(scene, "other", demand=demand).run.id == "run-2"
+
+
+def test_expired_claims_take_up_no_slot(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.start("run-2")
+    demand = Demand(gate="refill", slots=1)
+    _taken(scene, demand=demand)
+    scene.clock.advance(TTL)
+    assert _take(scene, "other", demand=demand).claim is None
+    scene.expire()
+    assert _taken(scene, "other", demand=demand, preference="ready").run.id == "run-2"
+
+
+def test_slots_that_workers_registered_count_where_no_number_is_given(scene: Scene) -> None:
+    for number in range(4):
+        scene.start(f"run-{number}")
+    scene.storage.fleet.register_worker("w", 3, ttl=timedelta(minutes=1))
+    taken = [_take(scene, f"token-{n}", demand=Demand(gate="refill")).claim for n in range(4)]
+    assert [claim is not None for claim in taken] == [True, True, True, False]
+
+
+def test_tenants_have_their_turns(scene: Scene) -> None:
+    for number, tenant in enumerate(["a", "a", "b"]):
+        scene.start(f"run-{number}", tenant=tenant)
+    first = _taken(scene, "one", order="tenants", tenant_cap=1).run.id
+    second = _taken(scene, "two", order="tenants", tenant_cap=1).run.id
+    assert {first, second} == {"run-0", "run-2"}
+    assert _take(scene, "three", order="tenants", tenant_cap=1).claim is None
