@@ -2,5 +2,5 @@
 
 The binaries come from the optional packages of the `tryout` extra or from PATH. Everything listens on loopback at a
 free port, belongs to the process that started it, and is stopped by pid; on Linux it also dies with its starter.
-Nothing here is meant for production, and nothing else in the package depends on it.
+Nothing here is meant for production; in the package, only what helps to test makes use of it.
 """

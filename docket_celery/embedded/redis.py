@@ -53,6 +53,11 @@ class EmbeddedRedis:
         return cls(binary, home, free_port())
 
     @property
+    def child(self) -> Child:
+        """The server's process; another one after a restart."""
+        return self._child
+
+    @property
     def pid(self) -> int:
         return self._child.pid
 
@@ -62,6 +67,9 @@ class EmbeddedRedis:
 
     def url(self, db: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{db}"
+
+    def answers(self) -> bool:
+        return _answers(self.port)
 
     def freeze(self) -> None:
         """Stops the clock of the server: connections stay open and nothing answers, as on a half-open network."""
@@ -89,7 +97,7 @@ class EmbeddedRedis:
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         child = Child.start([self._binary, *arguments], name="redis", log=self._directory / "redis.log")
-        child.wait_until(lambda: _answers(self.port), timeout=15.0)
+        child.wait_until(self.answers, timeout=15.0)
         return child
 
     def __enter__(self) -> EmbeddedRedis:

@@ -5,6 +5,9 @@
     run_with_crashes  the same again after a crash around every commit, and the outcome must not change
 
 Time is a manual clock: a retry, a sleep or a deadline moves it forward instead of taking time.
+
+Tests that want real workers enable the plugin `docket_celery.testing.celery_setup`, which nothing here imports: it runs
+pytest-celery's `celery_setup` on processes of the test's own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,8 @@ from support.brokers import Broker, purge
 from docket_celery import Docket, Graph, Run
 from docket_celery.embedded.process import Child
 from docket_celery.run.events import EventType
+from docket_celery.testing.containers import WorkerContainer
+from docket_celery.testing.processes import WorkerOptions, start_celery
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0
@@ -56,19 +57,29 @@ class Fleet:
         }
 
     def celery(self, name: str, *arguments: str) -> Child:
-        command = [sys.executable, "-m", "celery", "-A", self.module, *arguments]
-        child = Child.start(
-            command, name=name, log=self._directory / f"{name}.log", env=self.environment, cwd=self._directory
-        )
+        log = self._directory / f"{name}.log"
+        child = start_celery(self.module, *arguments, log=log, env=self.environment, cwd=self._directory)
         self._children.append(child)
         return child
 
-    def worker(self, name: str = "w1", *more: str, concurrency: int = 2, pool: str = "prefork") -> Child:
+    def worker(
+        self, name: str = "w1", *more: str, concurrency: int = 2, pool: str = "prefork", queues: str = "docket"
+    ) -> Child:
         """A worker that is ready when this returns; `more` is added to its command line."""
-        command = ("worker", "-Q", "docket", "-n", f"{name}@test", "-c", str(concurrency), "-P", pool, "-l", "INFO")
-        child = self.celery(name, *command, *more)
-        child.wait_until(lambda: f"{name}@test ready" in child.log.read_text(), timeout=PATIENCE)
-        return child
+        options = WorkerOptions(
+            app=self.module,
+            name=name,
+            queues=queues,
+            pool=pool,
+            concurrency=concurrency,
+            arguments=more,
+            env=self.environment,
+            cwd=self._directory,
+        )
+        worker = WorkerContainer(options, self._directory, id="test")
+        self._children.append(worker.child)
+        worker.ready()
+        return worker.child
 
     def beat(self, name: str = "beat") -> Child:
         return self.celery(name, "beat", "-s", str(self._directory / f"{name}-schedule"), "-l", "INFO")

@@ -42,10 +42,6 @@ class Shop(Fleet):
     def environment(self) -> dict[str, str]:
         return {**super().environment, "PROJ_SHOP": "docket" if self.added else "alone"}
 
-    def serve(self, name: str, queues: str) -> None:
-        worker = self.celery(name, "worker", "-Q", queues, "-n", f"{name}@test", "-c", "2", "-l", "INFO")
-        worker.wait_until(lambda: f"{name}@test ready" in worker.log.read_text(), timeout=PATIENCE)
-
     def behaviour(self, app: Celery, worker: str) -> Behaviour:
         app.loader.import_default_modules()
         add, total, where = (app.tasks[f"proj.shop_tasks.{name}"] for name in ("add", "total", "where"))
@@ -95,7 +91,7 @@ def test_adding_docket_to_an_app_changes_none_of_its_settings(shop: Shop) -> Non
 
 def test_chain_chord_schedule_and_results_of_an_app_are_what_they_were_and_dockets_runs_are_done(shop: Shop) -> None:
     alone = make_shop(shop.broker.url(), shop.database_url, with_docket=False)
-    shop.serve("old", "mail,reports")
+    shop.worker("old", queues="mail,reports")
     beat = shop.beat("old-beat")
     before = shop.behaviour(alone, "old")
     eventually(lambda: shop.rows(NIGHTS) >= [(2,)])
@@ -105,7 +101,7 @@ def test_chain_chord_schedule_and_results_of_an_app_are_what_they_were_and_docke
     joined = make_shop(shop.broker.url(), shop.database_url, with_docket=True)
     docket = Docket.of(joined)
     assert docket is not None
-    shop.serve("new", "mail,reports,docket")
+    shop.worker("new", queues="mail,reports,docket")
     (nights,) = shop.rows(NIGHTS)[0]
     shop.beat("new-beat")
     ref = docket.save_graph(line("s1", "s2"))
