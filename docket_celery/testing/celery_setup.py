@@ -132,19 +132,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     setup = getattr(item, "funcargs", {}).get("celery_setup")
     if report.failed and isinstance(setup, CeleryTestSetup):
         for worker in setup.worker_cluster or ():
-            report.sections.append((f"log of {worker.name()}", worker.container.child.tail(_LOG_LINES)))
+            report.sections.append((f"log of {worker.name()}", "\n".join(worker.logs().splitlines()[-_LOG_LINES:])))
     return report
 
 
 @contextmanager
 def _running(cluster: CeleryTestCluster) -> Iterator[CeleryTestCluster]:
-    """The cluster once it is ready; ended, all its nodes at once, on the way out."""
+    """The cluster once it is ready; its nodes are ended on the way out."""
     try:
         cluster.ready()
         yield cluster
     finally:
-        for node in cluster:
-            node.kill("SIGTERM")
         for node in cluster:
             node.teardown()
 

@@ -82,6 +82,13 @@ def test_a_restart_ends_it_in_order_and_goes_on_with_the_same_log(greeter: Greet
     assert greeter.logs() == "hello\ngoodbye\nhello\n"
 
 
+def test_at_the_end_it_is_killed_without_a_word(greeter: Greeter) -> None:
+    greeter.ready()
+    greeter.teardown()
+    assert greeter.status == "exited"
+    assert greeter.logs() == "hello\n"
+
+
 def test_a_program_that_ends_at_once_is_not_ready_and_its_log_says_why(tmp_path: Path) -> None:
     container = Greeter(tmp_path / "greeter.log", "raise SystemExit('no such luck')")
     with pytest.raises(StartFailed, match="no such luck"):
