@@ -228,7 +228,23 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
     history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str
 ) -> None:
     connection, _ = history
-    parameters = defaultdict(lambda: None, {"id": "due-1", "offered": "t", "token": "t", "claim_token": "t"})
+    claim = {"id": "expired-1", "offered": "t", "token": "t", "claim_token": "t", "refresh_after": TTL}
+    fence = {
+        "checkpoint_seq": "2",
+        "expected": "2",
+        "expected_event_seq": "1",
+        "graph_id": "order",
+        "graph_hash": "hash",
+    }
+    run = {
+        "status": "running",
+        "step": "1",
+        "event_seq": "1",
+        "checkpoint_type": "x",
+        "state": "{}",
+        "updated_at": "now",
+    }
+    parameters = defaultdict(lambda: None, {**claim, **fence, **run, "schedule": "immediate"})
     given = {name: parameters[name] for name in Queries("docket").numbered(statement).names}
     plan = _plan(connection, statement, "force_generic_plan", given)
     runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
