@@ -48,7 +48,6 @@ def measure(runs: int) -> list[dict[str, Any]]:
 def drained(url: str, policy: str, runs: int) -> list[str]:
     """The tenants of all runs, in the order in which these ended."""
     app = make_app(url, "memory://")
-    app.conf.docket_tenant_mode = "required"
     app.conf.docket_claim_policy = policy
     docket = Docket.of(app)
     assert docket is not None
