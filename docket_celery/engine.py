@@ -12,7 +12,7 @@ from docket_celery.config import Config
 from docket_celery.executors import NodeExecutor
 from docket_celery.lifecycle import NoWaker, Waker
 from docket_celery.programs import Programs
-from docket_celery.renewal import NoRenewal, Renewal, Renewer
+from docket_celery.renewal import NoRenewal, Renewal, Renewer, Witness
 from docket_celery.runtime.executor import Executor
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.storage.contracts.values import Storage
@@ -55,6 +55,7 @@ def build(
     ids: IdSource | None = None,
     jitter: Jitter | None = None,
     executor: Executor | None = None,
+    witness: Witness | None = None,
 ) -> Engine:
     """The engine of a process; what is not given is the real thing."""
     clock = clock or SystemClock()
@@ -64,7 +65,7 @@ def build(
         max_supersteps=config.max_supersteps,
     )
     renewer = (
-        Renewal(storage.runs, orphan_ttl=config.orphan_ttl, monotonic=clock.monotonic)
+        Renewal(storage.runs, orphan_ttl=config.orphan_ttl, monotonic=clock.monotonic, witness=witness)
         if config.lease_renewal
         else NoRenewal()
     )

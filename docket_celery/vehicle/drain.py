@@ -46,7 +46,6 @@ class Drain:
     """Moments committed so far."""
     _started: float | None = None
     _sent_at: float = field(init=False)
-    _lasts_until: float = field(init=False)
     _heard_now: datetime = field(init=False)
     _heard_at: float = field(init=False)
 
@@ -55,9 +54,8 @@ class Drain:
         self.checkpoint_seq = self.lease.checkpoint_seq
         self.claim_attempt = self.lease.claim_attempt
         self.claimed_at = self._heard_now = self.lease.claimed_at
-        self._sent_at = self._heard_at = self.began
         # Redeeming sets the claim's time, so it will last for a TTL from now at least.
-        self._lasts_until = self.began + self.lease.orphan_ttl.total_seconds()
+        self._sent_at = self._heard_at = self.held.renewed_at = self.began
 
     def now(self) -> datetime:
         """The database clock: the latest reading plus the time that has passed here since."""
@@ -66,7 +64,7 @@ class Drain:
     @property
     def expires_at(self) -> float:
         """Monotonic seconds from which on the claim may be stolen, by what is known here."""
-        return max(self._lasts_until, self.held.renewed_at + self.lease.orphan_ttl.total_seconds())
+        return self.held.renewed_at + self.lease.orphan_ttl.total_seconds()
 
     @property
     def elapsed(self) -> float:
@@ -121,4 +119,5 @@ class Drain:
         self._heard_now, self._heard_at = now, self.monotonic()
         if claimed_at is not None:
             self.claimed_at = claimed_at
-            self._lasts_until = self._sent_at + (claimed_at + self.lease.orphan_ttl - now).total_seconds()
+            renewed_at = self._sent_at - (now - claimed_at).total_seconds()
+            self.held.renewed_at = max(self.held.renewed_at, renewed_at)

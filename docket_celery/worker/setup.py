@@ -29,6 +29,7 @@ from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
 from docket_celery.worker.signals import send
+from docket_celery.worker.standing_in import PoolLedger
 from docket_celery.worker.stopping import StopFlag
 from docket_celery.worker.tasks import configure, register
 
@@ -43,6 +44,7 @@ class Docket(Client):
     def __init__(self, app: Celery | None = None) -> None:
         self.hooks = Hooks([partial(send, self)])
         self.stopping = StopFlag()
+        self.pool_ledger = PoolLedger()
         self._app: Celery | None = None
         if app is not None:
             self.init_app(app)
@@ -57,6 +59,7 @@ class Docket(Client):
         _instances[app] = self
         register(app, self)
         app.steps["worker"].add("docket_celery.worker.startup:Prepare")
+        app.steps["worker"].add("docket_celery.worker.startup:StandInForPool")
         app.steps["consumer"].add("docket_celery.worker.capacity:RegisterSlots")
         app.steps["consumer"].add("docket_celery.worker.ticker:Ticker")
         if app.finalized:
@@ -93,6 +96,7 @@ class Docket(Client):
             waker=self.publisher,
             hooks=self.hooks,
             executor=self.executor,
+            witness=self.pool_ledger,
         )
 
     @cached_property

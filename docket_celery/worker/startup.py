@@ -1,4 +1,6 @@
-"""What a worker checks and prepares before its pool forks: options, node modules, schema, tick queue, stop flag."""
+"""What a worker checks and prepares before its pool forks: options, node modules, schema, tick queue, stop flag, and
+the memory in which its processes show what they hold.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from billiard import get_start_method
 from celery import bootsteps
 from celery.concurrency import prefork
 from celery.signals import worker_shutting_down
+from celery.worker.components import Pool
 
 from docket_celery.errors import ConfigError, SchemaMismatch, StoreUnavailable
+from docket_celery.renewal import StandIn
+from docket_celery.worker.capacity import slots_of
 from docket_celery.worker.nodes import AppResolver
+from docket_celery.worker.processes import is_at_work
 from docket_celery.worker.setup import Docket
 
 logger = logging.getLogger("docket_celery")
@@ -47,6 +53,39 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
             docket.check_schema()
         except StoreUnavailable as error:
             logger.warning("starting without the database: %s", error)
+
+
+class StandInForPool(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Renews in the place of pool processes that do not get to it: prefork only, elsewhere there is no second process.
+
+    It has no stop: tasks still run when steps are stopped, and renewal is to end last.
+    """
+
+    requires = (Pool,)
+
+    def include_if(self, worker: Any) -> bool:
+        docket = Docket.of(worker.app)
+        return (
+            docket is not None
+            and docket.config.lease_renewal
+            and docket.config.queue in worker.app.amqp.queues.consume_from
+            and issubclass(worker.pool_cls, prefork.TaskPool)
+        )
+
+    def create(self, worker: Any) -> None:
+        """Before the first fork. The engine too: a fork must not meet another thread in the middle of building it."""
+        docket = Docket.of(worker.app)
+        assert docket is not None
+        self._stand_in = StandIn(
+            docket.engine.storage.runs,
+            docket.pool_ledger.share(slots_of(worker)),
+            is_at_work=is_at_work,
+            orphan_ttl=docket.config.orphan_ttl,
+            monotonic=docket.engine.clock.monotonic,
+        )
+
+    def start(self, worker: Any) -> None:
+        self._stand_in.start()
 
 
 def _spawns(worker: Any) -> bool:

@@ -6,6 +6,7 @@ Their times are part of what they are: `config` says how many seconds.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import re
 import signal
@@ -68,6 +69,13 @@ def holds_the_interpreter(ctx: NodeContext) -> dict[str, Any]:
     """One call into C that lets no other thread of the process run, for hours."""
     record(ctx)
     re.match(r"(a+)+$", "a" * 64 + "b")
+    return {"log": ctx.node}
+
+
+def holds_the_interpreter_for_a_while(ctx: NodeContext) -> dict[str, Any]:
+    """One call into C that lets no other thread of the process run, for so many seconds."""
+    record(ctx)
+    ctypes.PyDLL(None).sleep(int(ctx.config["seconds"]))
     return {"log": ctx.node}
 
 

@@ -147,6 +147,17 @@ def test_what_is_known_before_the_redemption_is_the_leases() -> None:
     assert drain.expires_at == 60.0
 
 
+def test_a_redemption_is_the_first_renewal_and_a_commit_that_refreshes_the_claim_another() -> None:
+    rig = Rig(drain_max_elapsed=None)
+    graph = Graph("slow").node("a", rig.takes(40.0)).node("b", lambda: None).edge(START, "a").edge("a", "b")
+    rig.start(graph)
+    renewed_at: list[float] = []
+    rig.runs.plan("commit", *[lambda: renewed_at.append(rig.holds.now[0].renewed_at)] * 2)
+    rig.advance(3.0)
+    rig.drain()
+    assert renewed_at == [3.0, 43.0]
+
+
 def test_time_on_the_wire_is_not_counted_as_claim_time() -> None:
     rig = Rig()
     rig.start(pair())

@@ -176,3 +176,24 @@ def test_the_thread_beats_by_itself_and_survives_a_failing_round() -> None:
         eventually(lambda: store.rounds >= 3)
     assert held.renewed_at == 0.0
     assert any(thread.name == "docket-renewal" and thread.daemon for thread in threading.enumerate())
+
+
+class Shown:
+    """A witness that only remembers."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+
+    def show(self, held: Held) -> None:
+        self.now.append(held.token)
+
+    def hide(self, held: Held) -> None:
+        self.now.remove(held.token)
+
+
+def test_a_witness_is_shown_each_claim_for_as_long_as_it_is_held() -> None:
+    shown = Shown()
+    renewal = Renewal(Beating(), orphan_ttl=600.0, monotonic=lambda: 0.0, witness=shown)  # type: ignore[arg-type]
+    with holding(renewal, Held("run-1", "ours", 100.0)):
+        assert shown.now == ["ours"]
+    assert shown.now == []

@@ -1,8 +1,8 @@
-"""Keeps the claims of this process alive while their vehicles work: one batched statement about every TTL/3.
+"""Renews the claims of this process: one batched statement about every TTL/3.
 
 A claim is renewed only up to the deadline of what its vehicle is doing now: when a vehicle hangs, its claim expires
-although this thread is well. Renewal never decides anything; the fence does. A claim that it finds gone is marked, so
-that its vehicle need not start work that could never be committed.
+although this thread is well. A claim that it finds gone is marked, so that its vehicle need not start work that could
+never be committed.
 """
 
 from __future__ import annotations
@@ -10,71 +10,36 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final
 
 from docket_celery.errors import ClaimLost, StoreError
+from docket_celery.renewal.held import Held, Witness
 from docket_celery.storage.contracts.run_store import RunStore
 
 logger = logging.getLogger("docket_celery")
 
-GRACE = 10.0
-"""Seconds beyond the deadline of the vehicle's present work during which its claim is still renewed."""
-SOON = 1.0
+SOON: Final = 1.0
 """Seconds after which claims that were left out of a round are tried again."""
-MISSES_BEFORE_ASKING = 2
+MISSES_BEFORE_ASKING: Final = 2
 """Rounds that may leave a claim out before it is asked for by itself: its row may only have been locked."""
-
-
-class Held:
-    """One claim being kept. Times are monotonic seconds.
-
-    until       end of what the vehicle is doing now; the vehicle moves it along
-    renewed_at  when the latest renewal that succeeded was sent
-    lost        the claim was found gone; never taken back
-    """
-
-    __slots__ = ("lost", "misses", "renewed_at", "run_id", "token", "until")
-
-    def __init__(self, run_id: str, token: str, until: float) -> None:
-        self.run_id = run_id
-        self.token = token
-        self.until = until
-        self.renewed_at = float("-inf")
-        self.misses = 0
-        self.lost = False
-
-
-class Renewer(Protocol):
-    """Whoever keeps claims alive."""
-
-    def hold(self, held: Held) -> None:
-        """Begins to renew a claim, up to its `until` plus a fixed grace."""
-        ...
-
-    def drop(self, held: Held) -> None:
-        """Stops renewing it."""
-        ...
-
-
-class NoRenewal:
-    """For hosts whose attempts all end well within the TTL."""
-
-    def hold(self, held: Held) -> None:
-        return None
-
-    def drop(self, held: Held) -> None:
-        return None
 
 
 class Renewal:
     """Renews from a daemon thread that starts with the first claim, in the process that holds it (after any fork)."""
 
-    def __init__(self, runs: RunStore, *, orphan_ttl: float, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        runs: RunStore,
+        *,
+        orphan_ttl: float,
+        monotonic: Callable[[], float],
+        witness: Witness | None = None,
+    ) -> None:
         self._runs = runs
         self._interval = orphan_ttl / 3
         self._monotonic = monotonic
+        self._witness = witness
         self._reset()
 
     def _reset(self) -> None:
@@ -92,6 +57,8 @@ class Renewal:
                 # Whoever redeems a run takes it from everybody before, in this process as in any other.
                 earlier.lost = earlier.lost or earlier.run_id == held.run_id
             self._held.add(held)
+            if self._witness is not None:
+                self._witness.show(held)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="docket-renewal", daemon=True)
                 self._thread.start()
@@ -99,12 +66,14 @@ class Renewal:
     def drop(self, held: Held) -> None:
         with self._lock:
             self._held.discard(held)
+            if self._witness is not None:
+                self._witness.hide(held)
 
     def renew(self) -> bool:
         """One round; whether some claim should be tried again soon."""
         now = self._monotonic()
         with self._lock:
-            due = [held for held in self._held if not held.lost and held.until + GRACE > now]
+            due = [held for held in self._held if not held.lost and not held.is_overdue(now)]
         if not due:
             return False
         try:
@@ -150,13 +119,3 @@ class Renewal:
             logger.warning("run %s: could not ask for its claim; trying again", held.run_id, exc_info=True)
         else:
             self._noted(held, True, sent_at)
-
-
-@contextmanager
-def holding(renewer: Renewer, held: Held) -> Iterator[None]:
-    """Keeps a claim for the length of a block."""
-    renewer.hold(held)
-    try:
-        yield
-    finally:
-        renewer.drop(held)
