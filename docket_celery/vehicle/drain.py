@@ -50,7 +50,8 @@ class Drain:
     _heard_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.held = Held(self.lease.run_id, self.token, self.began)
+        # The redemption may be repeated for as long as the claim lasts.
+        self.held = Held(self.lease.run_id, self.token, self.began + self.lease.orphan_ttl.total_seconds())
         self.checkpoint_seq = self.lease.checkpoint_seq
         self.claim_attempt = self.lease.claim_attempt
         self.claimed_at = self._heard_now = self.lease.claimed_at

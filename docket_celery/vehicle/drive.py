@@ -65,7 +65,8 @@ class Vehicle:
         """Drives the lease's run to its next stop and says how it ended.
 
         Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
-        or exit that ends the process passes through as well, once the claim is given back.
+        or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is
+        overdue by then hung, and was ended for it: its launch counts, or it would hang again for ever.
         """
         drain = self._begun(lease, self._engine.ids.token())
         return self._to_its_end(drain, lambda: self._redeem(drain))
@@ -93,11 +94,11 @@ class Vehicle:
             outcome = work()
         except StoreUnavailable as error:
             outcome = Unreached(reason=message_of(error))
-        except Exception as error:
-            report_crash(engine.hooks, drain, error)
-            raise
-        except BaseException as stop:
-            report_end(engine.hooks, drain, self._stopped(drain, stop))
+        except BaseException as error:
+            if isinstance(error, Exception) or drain.held.is_overdue(drain.monotonic()):
+                report_crash(engine.hooks, drain, error)
+            else:
+                report_end(engine.hooks, drain, self._stopped(drain, error))
             raise
         report_end(engine.hooks, drain, outcome)
         return outcome
@@ -237,8 +238,8 @@ class Vehicle:
         return None
 
     def _stopped(self, drain: Drain, stop: BaseException) -> Outcome:
-        """The process is being ended. One try to give the claim back; counted only for an interrupt out of the blue,
-        which a node may have raised itself and would raise for ever.
+        """The process is being ended in the middle of good work. One try to give the claim back; counted only for an
+        interrupt out of the blue, which a node may have raised itself and would raise for ever.
         """
         reason = f"stopped by {type_name(stop)}"
         counted = isinstance(stop, KeyboardInterrupt) and not self._stopping()

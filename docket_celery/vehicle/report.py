@@ -38,8 +38,8 @@ def report_end(hook: Hook, drain: Drain, outcome: Outcome) -> None:
     )
 
 
-def report_crash(hook: Hook, drain: Drain, error: Exception) -> None:
-    """One fact and one line for a drain that ended with an exception."""
+def report_crash(hook: Hook, drain: Drain, error: BaseException) -> None:
+    """One fact and one line for a drain that ended with an exception, or that hung and was ended from outside."""
     fact = VehicleCrashed(
         run_id=drain.lease.run_id,
         graph_id=drain.lease.graph_id,

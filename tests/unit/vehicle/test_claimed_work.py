@@ -11,9 +11,10 @@ from support.faults import Fault, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph, NodeContext
+from docket_celery.renewal import GRACE
 from docket_celery.run.document import RunStatus
 from docket_celery.runtime.executor import Attempt, AttemptResult, MayBegin, always, call
-from docket_celery.telemetry.hook import DrainFinished
+from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
 from docket_celery.testing import ManualClock
 from docket_celery.vehicle.drive import COMMIT_LIMIT, LOAD_LIMIT
 from docket_celery.vehicle.outcomes import Discarded, Parked, Released
@@ -249,6 +250,54 @@ def test_a_process_that_is_told_to_end_gives_its_claim_back_and_passes_the_order
     assert fact.outcome == "released"
     assert fact.detail == f"released: stopped by {type(error).__module__}.{type(error).__name__}"
     assert rig.holds.now == []
+
+
+class Hangs:
+    """An executor that goes on beyond the deadline of its attempt until the pool ends the process."""
+
+    def __init__(self, clock: ManualClock, *, beyond: float) -> None:
+        self._clock = clock
+        self._beyond = beyond
+
+    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+        (attempt,) = attempts
+        assert attempt.may_begin(attempt.timeout)
+        assert attempt.timeout is not None
+        self._clock.advance(attempt.timeout + self._beyond)
+        raise SystemExit
+
+
+def test_a_vehicle_that_hung_and_was_ended_for_it_leaves_its_claim_to_expiry_so_that_the_launch_counts() -> None:
+    rig = Rig(executor=lambda clock: Hangs(clock, beyond=GRACE))
+    rig.start(wide("a", function=lambda: None))
+    with pytest.raises(SystemExit):
+        rig.drain()
+    assert rig.runs.count("release_claim") == 0
+    assert rig.info().claim_attempts == 1
+    assert rig.reported(DrainFinished) == []
+    assert [fact.error for fact in rig.reported(VehicleCrashed)] == ["builtins.SystemExit"]
+
+
+def test_a_vehicle_that_is_ended_just_after_a_deadline_was_about_to_see_to_it_and_gives_its_claim_back() -> None:
+    rig = Rig(executor=lambda clock: Hangs(clock, beyond=GRACE - 0.1))
+    rig.start(wide("a", function=lambda: None))
+    with pytest.raises(SystemExit):
+        rig.drain()
+    assert (rig.info().claim_attempts, rig.info().claimed_at) == (0, None)
+
+
+def test_a_long_redemption_is_no_hung_vehicle() -> None:
+    rig = Rig()
+    rig.start(wide("a", function=lambda: None))
+
+    def ended() -> None:
+        rig.advance(rig.engine.config.orphan_ttl - 1.0)
+        raise SystemExit
+
+    rig.runs.plan("redeem_claim", ended)
+    with pytest.raises(SystemExit):
+        rig.drain()
+    assert [fact.outcome for fact in rig.reported(DrainFinished)] == ["released"]
 
 
 def test_a_process_that_is_told_to_end_while_the_database_is_away_leaves_its_claim_to_expiry() -> None:
