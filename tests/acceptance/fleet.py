@@ -111,6 +111,11 @@ class Fleet:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             return connection.execute(query, parameters).fetchall()
 
+    def execute(self, *statements: str) -> None:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
     def open_gate(self, name: str) -> None:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute("INSERT INTO gate (name) VALUES (%s) ON CONFLICT DO NOTHING", (name,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fleet import Fleet, eventually
+from fleet import PATIENCE, Fleet, eventually
 from proj.graphs import line
 from proj.long_nodes import (
     alone,
@@ -18,6 +18,7 @@ from proj.long_nodes import (
     runs_out_of_memory,
     sleeps,
     spins,
+    starts_another,
     vanishes,
 )
 
@@ -26,6 +27,14 @@ from docket_celery.run.document import Run, RunStatus
 
 HOUR = 3_600.0
 POOLS = ["prefork", "solo", "threads", "gevent"]
+
+
+def slow_down(fleet: Fleet, event: str, when: str) -> None:
+    """Each write of this kind to a run takes 2.5 s more."""
+    fleet.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(2.5); RETURN NEW; END'",
+        f"CREATE TRIGGER slow BEFORE {event} ON docket.runs FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION slow()",
+    )
 
 
 def assert_timed_out(fleet: Fleet, run: Run, *, attempts: int = 1) -> None:
@@ -67,6 +76,31 @@ def test_a_deadline_ends_or_fences_off_whatever_a_node_does(fleet: Fleet, pool: 
         assert fleet.finish(fleet.start(line("s1"))).status is RunStatus.DONE
     assert "WorkerLostError" not in fleet.log_of("w1")
     assert "exited with" not in fleet.log_of("w1")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_deadline_that_passes_while_the_result_is_committed_is_too_late(fleet: Fleet, pool: str) -> None:
+    fleet.worker("w1", pool=pool)
+    fleet.beat()
+    slow_down(fleet, "UPDATE", "NEW.checkpoint_seq > OLD.checkpoint_seq AND NEW.graph_id = 'alone-sleeps'")
+    run = fleet.start(alone(sleeps, seconds=0.5, timeout=1.0))
+    assert fleet.finish(run).output == {"log": ["sleeps"]}
+    assert fleet.executions(run) == 1
+    fleet.assert_sound(run, nodes=["sleeps"])
+    assert fleet.finish(fleet.start(line("s1"))).status is RunStatus.DONE
+    fleet.assert_invariants()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_deadline_that_passes_while_the_node_makes_docket_write_waits_for_the_write(fleet: Fleet, pool: str) -> None:
+    fleet.worker("w1", pool=pool)
+    fleet.beat()
+    slow_down(fleet, "INSERT", "NEW.graph_id = 'another'")
+    run = fleet.start(alone(starts_another, seconds=HOUR, timeout=1.0))
+    assert_timed_out(fleet, run)
+    ((another,),) = fleet.rows("SELECT id FROM docket.runs WHERE graph_id = 'another'")
+    assert fleet.docket.await_run(another, timeout=PATIENCE).output == {"log": ["s1"]}
+    fleet.assert_invariants()
 
 
 @pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 2}])

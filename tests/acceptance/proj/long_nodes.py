@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from docket_celery import FINISH, START, Graph, NodeContext, Retry
+from celery import current_app
+
+from docket_celery import FINISH, START, Docket, Graph, NodeContext, Retry
+from proj.graphs import line
 from proj.nodes import held, record, step
 
 
@@ -77,6 +80,15 @@ def holds_the_interpreter_for_a_while(ctx: NodeContext) -> dict[str, Any]:
     record(ctx)
     ctypes.PyDLL(None).sleep(int(ctx.config["seconds"]))
     return {"log": ctx.node}
+
+
+def starts_another(ctx: NodeContext) -> dict[str, Any]:
+    """Makes docket write something of its own; what comes after that takes for ever."""
+    record(ctx)
+    docket = Docket.of(current_app._get_current_object())
+    assert docket is not None
+    docket.start_run(docket.save_graph(line("s1", name="another")), key=ctx.run_id)
+    return sleeps(ctx)
 
 
 def exits(ctx: NodeContext) -> None:
