@@ -14,7 +14,18 @@ from queue import Empty, SimpleQueue
 
 from docket_celery.executors.coroutines import run_together
 from docket_celery.executors.overdue import Helper, Overdue
-from docket_celery.runtime.executor import Attempt, AttemptResult, MayBegin, Started, always, call, in_time, timed_out
+from docket_celery.runtime.executor import (
+    Attempt,
+    AttemptResult,
+    IsVoid,
+    MayBegin,
+    Started,
+    always,
+    call,
+    in_time,
+    never,
+    timed_out,
+)
 
 Offload = Callable[[Callable[[], None]], None]
 """Runs a function to its end in a real thread, whatever threads are here."""
@@ -42,8 +53,12 @@ class FencedExecutor:
         self._width = width
         self._offload = offload
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
-        """One result per attempt, in order. An exception raised here came from outside, never from a node."""
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
+        """One result per attempt, in order. An exception raised here came from outside, never from a node. What runs in
+        a helper thread cannot be ended, void or not.
+        """
         return _Round(attempts, may_begin, self._monotonic, self.overdue, self._offload).carry_out(self._width)
 
 

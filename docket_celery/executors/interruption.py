@@ -1,4 +1,4 @@
-"""Interrupts code that runs in the main thread once its time is up, whatever it does in Python or waits for.
+"""Interrupts code that runs in the main thread once its time is up or it is void, whatever it does or waits for.
 
 A watchdog thread sends the main thread a private real-time signal, and repeats it, since a bare `except:` or a
 `__del__` may eat one. The handler raises only if the interrupted code was called by the attempt: never in our own code
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from docket_celery.holds import is_held
+from docket_celery.runtime.executor import IsVoid, never
 
 T = TypeVar("T")
 
@@ -25,10 +26,14 @@ REPEAT = 0.5
 Time for a clean-up, such as cancelling a statement; and more than the 0.1 s at which psycopg looks for signals: each
 one that comes earlier makes it wait anew.
 """
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether what runs has become void."""
 
 
 class DeadlineReached(KeyboardInterrupt):
-    """Raised inside the code that is interrupted. Not an `Exception`, so that broad handlers let it pass."""
+    """Raised inside code whose deadline has come, or which is void. Not an `Exception`, so that broad handlers let it
+    pass.
+    """
 
 
 def find_signal() -> signal.Signals | int | None:
@@ -52,6 +57,7 @@ class Interrupter:
         self._signal: int | None = None
         self._changed = threading.Condition()
         self._until: float | None = None
+        self._is_void: IsVoid = never
         self._watching_until: float | None = None
         self._sent = 0
 
@@ -64,14 +70,15 @@ class Interrupter:
             self._begin()
         return self._signal is not None
 
-    def run(self, function: Callable[[], T], until: float) -> T:
-        """What `function` returns. Raises `DeadlineReached` when it was ended at `until`, and whatever it raises.
+    def run(self, function: Callable[[], T], until: float, is_void: IsVoid = never) -> T:
+        """What `function` returns. Raises `DeadlineReached` when it was ended at `until`, or a moment after `is_void`
+        said so, and whatever it raises.
 
         A function that swallows the interruption may return or raise later than `until`: the caller looks at the clock.
         """
         traced = sys.gettrace()
         try:
-            self._arm(until)
+            self._arm(until, is_void)
             return _interruptible(function)
         finally:
             self._until = None
@@ -86,9 +93,10 @@ class Interrupter:
             self._signal = found
             threading.Thread(target=self._watch, name="docket-deadlines", daemon=True).start()
 
-    def _arm(self, until: float) -> None:
-        """The watchdog is woken only for a deadline that comes before the one it waits for anyway."""
+    def _arm(self, until: float, is_void: IsVoid) -> None:
+        """The watchdog is woken only for a deadline that comes before its next look."""
         self._sent = 0
+        self._is_void = is_void
         self._until = until
         watching = self._watching_until
         if watching is None or watching > until:
@@ -96,27 +104,30 @@ class Interrupter:
                 self._changed.notify()
 
     def _watch(self) -> None:
-        """The watchdog's life: waits for the deadline of the moment, then signals until it is withdrawn."""
+        """The watchdog's life: looks at what runs until its time is up, then signals until it is withdrawn."""
         main = threading.main_thread().ident
         assert main is not None
         assert self._signal is not None
         with self._changed:
             while True:
-                until = self._until
-                remaining = None if until is None else until - self._monotonic()
-                if remaining is not None and remaining <= 0:
+                until, now = self._until, self._monotonic()
+                if until is not None and self._is_up(until, now):
                     signal.pthread_kill(main, self._signal)
                     self._changed.wait(REPEAT)
                     continue
-                self._watching_until = until
+                wait = None if until is None else min(until - now, LOOK_EVERY)
+                self._watching_until = None if wait is None else now + wait
                 if self._until == until:
-                    self._changed.wait(remaining)
+                    self._changed.wait(wait)
                 self._watching_until = None
+
+    def _is_up(self, until: float, now: float) -> bool:
+        return now >= until or self._is_void()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Runs in the main thread, between two instructions of whatever it was doing."""
         until = self._until
-        if until is None or self._monotonic() < until or is_held() or not _is_called_by_us(frame):
+        if until is None or not self._is_up(until, self._monotonic()) or is_held() or not _is_called_by_us(frame):
             return
         self._sent += 1
         if self._sent > 1:

@@ -1,7 +1,8 @@
 """Chooses how the attempts of a superstep are carried out: interruptibly in the main thread, or fenced off beside it.
 
-An attempt that runs alone in the main thread is interrupted at its deadline. Siblings, and attempts anywhere else, run
-in helper threads. Nothing is decided at start-up: the same executor serves a forked child, a thread and a script.
+An attempt that runs alone in the main thread is interrupted at its deadline, or when it is void. Siblings, and attempts
+anywhere else, run in helper threads. Nothing is decided at start-up: the same executor serves a forked child, a thread
+and a script.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from docket_celery.executors.overdue import Overdue
 from docket_celery.runtime.executor import (
     Attempt,
     AttemptResult,
+    IsVoid,
     MayBegin,
+    NotBegun,
     always,
     call,
     in_time,
     is_keyboard_interrupt,
+    never,
     timed_out,
 )
 
@@ -45,24 +49,26 @@ class NodeExecutor:
         self._interrupter = Interrupter(monotonic) if interruptible else None
         self._is_farewell = is_farewell
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         """One result per attempt, in order. What is raised here came from outside and ends the process."""
         if not attempts:
             return []
         interrupter = self._interrupter
         if len(attempts) == 1 and interrupter is not None and interrupter.can_run_here():
-            return [self._alone(attempts[0], may_begin, interrupter)]
-        return self._fenced.execute(attempts, may_begin)
+            return [self._alone(attempts[0], may_begin, is_void, interrupter)]
+        return self._fenced.execute(attempts, may_begin, is_void)
 
-    def _alone(self, attempt: Attempt, may_begin: MayBegin, interrupter: Interrupter) -> AttemptResult:
+    def _alone(self, attempt: Attempt, may_begin: MayBegin, is_void: IsVoid, interrupter: Interrupter) -> AttemptResult:
         started = attempt.started(self._monotonic)
         deadline = started.context.deadline
         if deadline is None:
             return call(started, may_begin, passes=self._is_farewell)
         try:
-            result = interrupter.run(lambda: call(started, may_begin, passes=self._passes), deadline)
+            result = interrupter.run(lambda: call(started, may_begin, passes=self._passes), deadline, is_void)
         except DeadlineReached:
-            return timed_out(started)
+            return NotBegun() if is_void() else timed_out(started)
         except Exception as error:
             # Only a farewell comes here: clean-up code of the node put this in its place.
             raise SystemExit(1) from error

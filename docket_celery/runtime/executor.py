@@ -14,11 +14,20 @@ MayBegin: TypeAlias = Callable[[float | None], bool]
 """Asked with an attempt's limit, at the last instant before its node is called and in the thread that calls it. When
 it says no, the attempt has not happened.
 """
+IsVoid: TypeAlias = Callable[[], bool]
+"""Asked while attempts run, in any thread: whether nothing that they may still return can be committed. An executor
+that can end them early then does so, and calls them not begun.
+"""
 
 
 def always(timeout: float | None) -> bool:
     """Lets every attempt begin."""
     return True
+
+
+def never() -> bool:
+    """No attempt becomes void while it runs."""
+    return False
 
 
 class ContextMaker(Protocol):
@@ -70,7 +79,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotBegun:
-    """The node was not called; the same attempt is still due."""
+    """The node was not called, or was ended because its attempt was void; the same attempt is still due."""
 
 
 AttemptResult: TypeAlias = Returned | Raised | NotBegun
@@ -79,7 +88,9 @@ AttemptResult: TypeAlias = Returned | Raised | NotBegun
 class Executor(Protocol):
     """Runs the attempts of one superstep, together or one by one."""
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         """One result per attempt, in the order given. Never raises for what a node did."""
         ...
 
@@ -93,7 +104,9 @@ class InlineExecutor:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         return [self._run(attempt.started(self._monotonic), may_begin) for attempt in attempts]
 
     def _run(self, attempt: Started, may_begin: MayBegin) -> AttemptResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, MayBegin, always
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, IsVoid, MayBegin, always, never
 from docket_celery.vehicle.drain import Drain
 
 
@@ -17,7 +17,8 @@ class ClaimedWork:
     """Implements `Executor`.
 
     An attempt does not begin once the claim was found lost or the worker wants to stop; nor, when nothing renews the
-    claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed.
+    claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed. One that
+    runs when the claim is found lost is void.
     """
 
     def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:
@@ -27,9 +28,15 @@ class ClaimedWork:
         self._stopping = stopping
         self._lock = threading.Lock()
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         self._drain.busy_for(0.0)
-        return self._executor.execute(attempts, lambda timeout: may_begin(timeout) and self._may_begin(timeout))
+        return self._executor.execute(
+            attempts,
+            lambda timeout: may_begin(timeout) and self._may_begin(timeout),
+            lambda: is_void() or self._drain.held.lost,
+        )
 
     def _may_begin(self, timeout: float | None) -> bool:
         """Called in the attempt's own thread."""

@@ -103,6 +103,21 @@ def test_a_deadline_that_passes_while_the_node_makes_docket_write_waits_for_the_
     fleet.assert_invariants()
 
 
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_node_whose_run_is_cancelled_leaves_its_slot_long_before_its_deadline(fleet: Fleet, pool: str) -> None:
+    fleet.worker("w1", pool=pool, concurrency=1)
+    fleet.beat()
+    run = fleet.start(alone(sleeps, seconds=HOUR))
+    eventually(lambda: fleet.executions(run))
+    fleet.docket.cancel_run(run.id)
+    # The node could go on for 120 s; nothing here waits for half as long.
+    assert fleet.finish(fleet.start(line("s1"))).status is RunStatus.DONE
+    eventually(lambda: "outcome=discarded" in fleet.log_of("w1"))
+    assert fleet.docket.fetch_run(run.id).status is RunStatus.CANCELLED
+    assert "node_failed" not in [event.type for event in fleet.docket.list_events(run.id).events]
+    fleet.assert_invariants()
+
+
 @pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 2}])
 @pytest.mark.parametrize(
     ("pool", "nodes"),

@@ -18,9 +18,9 @@ import pytest
 from support.attempts import LIMIT, SOON, attempt, is_timeout
 
 from docket_celery.executors import NodeExecutor
-from docket_celery.executors.interruption import DeadlineReached, find_signal
+from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached, find_signal
 from docket_celery.holds import held
-from docket_celery.runtime.executor import Attempt, AttemptResult, NotBegun, Raised, Returned
+from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, never
 
 FOREVER = 3_600.0
 
@@ -34,9 +34,9 @@ def executor() -> Iterator[NodeExecutor]:
     signal.signal(before, signal.SIG_DFL)
 
 
-def run(executor: NodeExecutor, one: Attempt) -> AttemptResult:
+def run(executor: NodeExecutor, one: Attempt, is_void: IsVoid = never) -> AttemptResult:
     began = time.monotonic()
-    (result,) = executor.execute([one])
+    (result,) = executor.execute([one], is_void=is_void)
     assert time.monotonic() - began < SOON
     return result
 
@@ -184,6 +184,35 @@ def test_a_node_that_ends_in_time_keeps_its_result_and_is_left_alone_afterwards(
     assert run(executor, attempt(lambda: 7)) == Returned(value=7)
     threading.Event().wait(LIMIT * 2)
     assert run(executor, attempt(lambda: 8, timeout=None)) == Returned(value=8)
+
+
+@pytest.mark.parametrize("node", [sleeps, waits_for_a_lock, loops, awaits])
+def test_a_node_that_has_become_void_is_ended_long_before_its_deadline(
+    executor: NodeExecutor, node: Callable[[], Any]
+) -> None:
+    void = threading.Event()
+    threading.Timer(LIMIT, void.set).start()
+    assert run(executor, attempt(node, timeout=FOREVER), void.is_set) == NotBegun()
+
+
+def test_a_node_that_becomes_void_while_docket_works_for_it_is_ended_afterwards(executor: NodeExecutor) -> None:
+    void = threading.Event()
+    finished: list[bool] = []
+
+    def commits() -> None:
+        with held():
+            void.set()
+            time.sleep(LOOK_EVERY + LIMIT)
+            finished.append(True)
+        sleeps()
+
+    (result,) = executor.execute([attempt(commits, timeout=FOREVER)], is_void=void.is_set)
+    assert (result, finished) == (NotBegun(), [True])
+
+
+def test_what_one_node_left_void_does_not_touch_the_next(executor: NodeExecutor) -> None:
+    assert run(executor, attempt(sleeps, timeout=FOREVER), lambda: True) == NotBegun()
+    assert run(executor, attempt(lambda: time.sleep(LIMIT) or 7, timeout=FOREVER)) == Returned(value=7)
 
 
 def test_a_later_deadline_does_not_outlast_an_earlier_one(executor: NodeExecutor) -> None:

@@ -11,7 +11,7 @@ from docket_celery.compiler.nodes import local_resolver
 from docket_celery.run.document import Failure, Run, RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType, Continue, Moment, Park
-from docket_celery.runtime.executor import Attempt, AttemptResult, InlineExecutor, MayBegin, always
+from docket_celery.runtime.executor import Attempt, AttemptResult, InlineExecutor, IsVoid, MayBegin, always, never
 from docket_celery.runtime.loop import Advance, Withheld, propose_advance, propose_failure, propose_init
 from docket_celery.runtime.options import RuntimeOptions
 
@@ -37,7 +37,9 @@ class Sparing:
         self._nodes = nodes
         self._inline = InlineExecutor(lambda: 0.0)
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         return [result for one in attempts for result in self._inline.execute([one], self._lets(one.node.id))]
 
     def _lets(self, node: str) -> MayBegin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from support.faults import Fault, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph, NodeContext
+from docket_celery.executors import NodeExecutor
 from docket_celery.renewal import GRACE
 from docket_celery.run.document import RunStatus
-from docket_celery.runtime.executor import Attempt, AttemptResult, MayBegin, always, call
+from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, MayBegin, always, call, never
 from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
 from docket_celery.testing import ManualClock
 from docket_celery.vehicle.drive import COMMIT_LIMIT, LOAD_LIMIT
@@ -73,7 +75,9 @@ class Together:
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         return [call(attempt.started(self._clock.monotonic), may_begin) for attempt in attempts]
 
 
@@ -193,6 +197,20 @@ def test_with_renewal_a_wide_superstep_takes_as_long_as_it_takes() -> None:
     assert rig.drain() == Parked(park="terminal")
 
 
+def test_a_node_that_runs_when_its_claim_is_found_lost_is_ended_and_is_no_failure_of_anybody() -> None:
+    rig = Rig(executor=lambda clock: NodeExecutor(time.monotonic))
+
+    def loses_its_claim() -> None:
+        rig.verbs.cancel_run("run-1")
+        rig.holds.now[0].lost = True
+        time.sleep(3_600.0)
+
+    rig.start(Graph("g").node("a", loses_its_claim).edge(START, "a"))
+    assert isinstance(rig.drain(), Discarded)
+    assert rig.run().status is RunStatus.CANCELLED
+    assert "node_failed" not in [event.type for event in rig.events()]
+
+
 # -- the end of the process ---------------------------------------------------------------------------------------
 
 
@@ -219,7 +237,9 @@ class Ends:
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
-    def execute(self, attempts: Sequence[Attempt], may_begin: MayBegin = always) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         raise self._error
 
 
@@ -259,9 +279,11 @@ class Hangs:
         self._clock = clock
         self._beyond = beyond
 
-    def execute(self, attempts: Sequence[Attempt]) -> Sequence[AttemptResult]:
+    def execute(
+        self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
+    ) -> Sequence[AttemptResult]:
         (attempt,) = attempts
-        assert attempt.may_begin(attempt.timeout)
+        assert may_begin(attempt.timeout)
         assert attempt.timeout is not None
         self._clock.advance(attempt.timeout + self._beyond)
         raise SystemExit
