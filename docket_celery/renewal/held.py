@@ -65,9 +65,9 @@ class Held:
         kept[0], kept[1] = self.until, self.renewed_at
         self._times = kept
 
-    def is_overdue(self, now: float) -> bool:
+    def is_overdue(self, now: float, *, by: float = GRACE) -> bool:
         """Whether the vehicle is so far past its deadline that it must be taken for hung."""
-        return now >= self.until + GRACE
+        return now >= self.until + by
 
 
 class Renewer(Protocol):

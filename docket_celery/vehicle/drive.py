@@ -49,6 +49,8 @@ LOAD_LIMIT: Final = 30.0
 """Seconds that loading and compiling may take while the claim is renewed for it."""
 COMMIT_LIMIT: Final = 30.0
 """Seconds that a commit may take while the claim is renewed for it."""
+ENDING: Final = 1.0
+"""Seconds beyond a deadline that belong to it: the clean-up of an interrupted node. After that a vehicle is hung."""
 UNSTORABLE: Final = (RowRefused, ValueError, RecursionError)
 """What a store raises for a state that no repetition of the step would make storable."""
 
@@ -65,8 +67,8 @@ class Vehicle:
         """Drives the lease's run to its next stop and says how it ended.
 
         Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
-        or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is
-        overdue by then hung, and was ended for it: its launch counts, or it would hang again for ever.
+        or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is past
+        its deadline by then hung, and was ended for it: its launch counts, or it would hang again for ever.
         """
         drain = self._begun(lease, self._engine.ids.token())
         return self._to_its_end(drain, lambda: self._redeem(drain))
@@ -95,7 +97,7 @@ class Vehicle:
         except StoreUnavailable as error:
             outcome = Unreached(reason=message_of(error))
         except BaseException as error:
-            if isinstance(error, Exception) or drain.held.is_overdue(drain.monotonic()):
+            if isinstance(error, Exception) or drain.held.is_overdue(drain.monotonic(), by=ENDING):
                 report_crash(engine.hooks, drain, error)
             else:
                 report_end(engine.hooks, drain, self._stopped(drain, error))

@@ -13,12 +13,11 @@ from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph, NodeContext
 from docket_celery.executors import NodeExecutor
-from docket_celery.renewal import GRACE
 from docket_celery.run.document import RunStatus
 from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, MayBegin, always, call, never
 from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
 from docket_celery.testing import ManualClock
-from docket_celery.vehicle.drive import COMMIT_LIMIT, LOAD_LIMIT
+from docket_celery.vehicle.drive import COMMIT_LIMIT, ENDING, LOAD_LIMIT
 from docket_celery.vehicle.outcomes import Discarded, Parked, Released
 
 
@@ -290,7 +289,7 @@ class Hangs:
 
 
 def test_a_vehicle_that_hung_and_was_ended_for_it_leaves_its_claim_to_expiry_so_that_the_launch_counts() -> None:
-    rig = Rig(executor=lambda clock: Hangs(clock, beyond=GRACE))
+    rig = Rig(executor=lambda clock: Hangs(clock, beyond=ENDING))
     rig.start(wide("a", function=lambda: None))
     with pytest.raises(SystemExit):
         rig.drain()
@@ -301,7 +300,7 @@ def test_a_vehicle_that_hung_and_was_ended_for_it_leaves_its_claim_to_expiry_so_
 
 
 def test_a_vehicle_that_is_ended_just_after_a_deadline_was_about_to_see_to_it_and_gives_its_claim_back() -> None:
-    rig = Rig(executor=lambda clock: Hangs(clock, beyond=GRACE - 0.1))
+    rig = Rig(executor=lambda clock: Hangs(clock, beyond=ENDING - 0.1))
     rig.start(wide("a", function=lambda: None))
     with pytest.raises(SystemExit):
         rig.drain()
