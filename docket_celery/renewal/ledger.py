@@ -17,6 +17,7 @@ from docket_celery.renewal.held import Held
 _TIMES: Final = 2 * struct.calcsize("d")
 _ENTRY: Final = struct.Struct("=qq256p256p")
 """Process id and birth, run id and token. No id and no token is longer than 255 bytes."""
+_NOBODY: Final = struct.Struct("=q")
 _PLACE: Final = _TIMES + _ENTRY.size
 
 
@@ -56,7 +57,7 @@ class Ledger:
 
     def clear(self, place: int, held: Held) -> None:
         """Shows the claim no longer. What becomes of its times is its own affair again."""
-        _ENTRY.pack_into(self._bytes, place * _PLACE + _TIMES, 0, 0, b"", b"")
+        _NOBODY.pack_into(self._bytes, place * _PLACE + _TIMES, 0)
         held.keep_times_in(None)
 
     def entries(self) -> list[Entry]:
