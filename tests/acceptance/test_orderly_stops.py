@@ -93,9 +93,10 @@ def test_a_node_that_ends_within_the_soft_shutdown_is_committed(fleet: Fleet) ->
 
 @pytest.mark.parametrize("settings", [NO_RESCUE])
 def test_a_lease_that_a_stopping_worker_has_not_begun_is_given_back(fleet: Fleet) -> None:
-    worker = fleet.worker("w1", concurrency=1)
     runs = [fleet.start(line("gate1", name=f"line{number}")) for number in range(4)]
+    # Before there is a worker: the nudge of a start would have it take one of them by itself.
     leases = fleet.docket.storage.runs.claim_due(a_scan(limit=4)).leases
+    worker = fleet.worker("w1", concurrency=1)
     assert fleet.docket.publisher(leases) == 4
     eventually(lambda: fleet.executions(runs[0]))
     worker.signal(signal.SIGTERM)
