@@ -51,6 +51,11 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 # Who sends ticks and prunings: "beat", or "worker" for fleets without one: then the workers' own timers do.
 # docket_tick = "beat"
 
+# Whether commits tell the workers over PostgreSQL's LISTEN and NOTIFY that a run is due: for starts by processes that
+# have no broker and inside transactions of their own, which otherwise wait for the tick. One worker at a time hears.
+# Not behind a pooler. The same value for workers and for those who start runs.
+# docket_listen = False
+
 # -- docket: how long, how often ---------------------------------------------------------------------------------------
 
 # Seconds without a sign of life after which a claim may be taken over. Claims of living workers are renewed.

@@ -113,6 +113,7 @@ class Config:
     max_value_bytes: int = _option(16 * 1024 * 1024, _whole(1_024, 256 * 1024 * 1024))
     install_beat: bool = _option(True, _choice(True, False))
     tick: Literal["beat", "worker"] = _option("beat", _choice("beat", "worker"))
+    listen: bool = _option(False, _choice(True, False))
 
     def __post_init__(self) -> None:
         for option in fields(self):

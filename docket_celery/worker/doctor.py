@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, assert_never
 
 from docket_celery.config import Config
-from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.storage.contracts.fleet import Backlog, Listening
 from docket_celery.worker.health import age, is_full
 
 Verdict: TypeAlias = Literal["fine", "warning", "problem"]
@@ -28,6 +28,7 @@ class Facts:
 
     database, schema, broker  None when all is well, otherwise what went wrong
     backlog                   None when it could not be read
+    listener                  None where docket_listen is off, or when it could not be asked
     prefetch_multiplier       the app's; `prefetch_disabled` when workers reserve nothing at all
     early_acknowledging       names of the app's own tasks that are acknowledged before they run
     strays                    options of docket's tasks that are not what docket set: "task option: value, not wanted"
@@ -40,6 +41,7 @@ class Facts:
     schema: str | None
     broker: str | None
     backlog: Backlog | None
+    listener: Listening | None
     prefetch_multiplier: int
     prefetch_disabled: bool
     early_acknowledging: Sequence[str]
@@ -121,6 +123,23 @@ def ticks(facts: Facts) -> Finding | None:
     else:
         advice = 'Start `celery -A proj beat`, or set docket_tick = "worker"; see that beat loads the same app.'
     return Finding(check="ticks", verdict="problem", seen=seen, advice=advice)
+
+
+def listening(facts: Facts) -> Finding | None:
+    match facts.listener:
+        case None:
+            return None
+        case "listening":
+            return Finding(check="listener", verdict="fine", seen="one worker listens for wakes by others")
+        case "nobody":
+            seen = "docket_listen is on, and no worker listens"
+            advice = "See whether a worker of this release runs, and its log. Wakes by others wait for the tick."
+        case "pooled":
+            seen = "docket_listen is on, and docket_database_url leads to a pooler, behind which nobody can listen"
+            advice = "Give the workers a URL past the pooler, or switch docket_listen off. Wakes wait for the tick."
+        case _:
+            assert_never(facts.listener)
+    return Finding(check="listener", verdict="warning", seen=seen, advice=advice)
 
 
 def due(facts: Facts) -> Finding | None:
@@ -208,6 +227,7 @@ _CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
     broker,
     workers,
     ticks,
+    listening,
     due,
     leases,
     poison,

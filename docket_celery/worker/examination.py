@@ -10,7 +10,8 @@ from typing import Any
 from celery import Celery
 
 from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
-from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.storage.contracts.fleet import Backlog, Listening
+from docket_celery.storage.postgres.listener import listening_state
 from docket_celery.worker.doctor import Facts
 from docket_celery.worker.publisher import bounded_connection
 from docket_celery.worker.setup import Docket
@@ -31,6 +32,7 @@ def examine(docket: Docket) -> Facts:
         schema=schema,
         broker=_broker(app),
         backlog=backlog,
+        listener=_listener(docket) if config.listen and backlog is not None else None,
         prefetch_multiplier=int(conf.worker_prefetch_multiplier),
         prefetch_disabled=bool(conf.get("worker_disable_prefetch", False)),
         early_acknowledging=sorted(
@@ -59,6 +61,13 @@ def _database(docket: Docket) -> tuple[str | None, str | None, Backlog | None]:
         return None, None, docket.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
     except StoreError as error:
         return str(error), None, None
+
+
+def _listener(docket: Docket) -> Listening | None:
+    try:
+        return listening_state(docket.database_url, schema=docket.config.schema)
+    except StoreError:
+        return None
 
 
 def _broker(app: Celery) -> str | None:

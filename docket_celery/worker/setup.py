@@ -62,6 +62,7 @@ class Docket(Client):
         app.steps["worker"].add("docket_celery.worker.startup:StandInForPool")
         app.steps["consumer"].add("docket_celery.worker.capacity:RegisterSlots")
         app.steps["consumer"].add("docket_celery.worker.ticker:Ticker")
+        app.steps["consumer"].add("docket_celery.worker.listening:Listen")
         if app.finalized:
             self._finalized(app)
         else:
@@ -90,7 +91,7 @@ class Docket(Client):
     def engine(self) -> Engine:
         return build(
             self.config,
-            open_storage(self.database_url, schema=self.config.schema),
+            open_storage(self.database_url, schema=self.config.schema, notify=self.config.listen),
             AppResolver(self.app, self.config.node_modules),
             pause=time.sleep,
             waker=self.publisher,

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import psycopg
+import pytest
+from support.clock import eventually
 from support.pooled import Pooled
 
 from docket_celery.client import TenantClient
@@ -20,6 +22,7 @@ from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.retention import PrunePolicy
 from docket_celery.storage.contracts.values import SYSTEM
 from docket_celery.storage.postgres import migrate, open_storage
+from docket_celery.storage.postgres.listener import Listener, listening_state
 
 RUNS, NODES, WORKERS = 200, 5, 4
 SESSION_ERRORS = re.compile(r"^(26000|42P05|08P01) ", re.MULTILINE)
@@ -98,3 +101,33 @@ def test_a_start_inside_the_callers_transaction_prepares_nothing_on_the_callers_
         left = mine.execute("SELECT name FROM pg_prepared_statements").fetchall()
     assert left == []
     assert client.drain() == 3
+
+
+def test_a_listener_behind_a_pooler_switches_itself_off_with_one_warning_and_leaves_no_lock(
+    pooled: Pooled, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrate.upgrade(pooled.url)
+    heard: list[int] = []
+    listener = Listener(pooled.url, schema="docket", heard=lambda: heard.append(1), interval=0.05)
+    for _ in range(2):
+        listener.start()
+        eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "docket-listener"])
+        listener.stop()
+    assert caplog.text.count("docket_listen is off in this worker") == 1
+    assert heard == []
+    assert listening_state(pooled.url, schema="docket") == "pooled"
+    with psycopg.connect(pooled.direct_url) as direct:
+        assert direct.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").fetchall() == []
+
+
+def test_behind_a_pooler_a_listener_past_it_hears_of_a_start(pooled: Pooled) -> None:
+    migrate.upgrade(pooled.url)
+    ref = _client(pooled.url).save_graph(GRAPH)
+    heard: list[int] = []
+    listener = Listener(pooled.direct_url, schema="docket", heard=lambda: heard.append(1), interval=0.05)
+    listener.start()
+    eventually(lambda: heard == [1])
+    storage = open_storage(pooled.url, notify=True)
+    TenantClient(build(Config(), storage, local_resolver(GRAPH), pause=lambda _: None)).start_run(ref, {})
+    eventually(lambda: heard == [1, 1])
+    listener.stop()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
+
+Listening: TypeAlias = Literal["listening", "nobody", "pooled"]
+"""Whether some worker listens for wakes by others; `pooled` where none can, as a pooler stands between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

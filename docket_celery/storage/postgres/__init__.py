@@ -17,14 +17,19 @@ __all__ = ["open_storage"]
 
 
 def open_storage(
-    url: str, *, schema: str = "docket", max_connections: int = 4, now: Callable[[], datetime] | None = None
+    url: str,
+    *,
+    schema: str = "docket",
+    max_connections: int = 4,
+    now: Callable[[], datetime] | None = None,
+    notify: bool = False,
 ) -> Storage:
     """The stores over the database at `url`, a PostgreSQL URL or connection string. Connects at first use.
 
     The schema must have been migrated. `max_connections` bounds what one process opens. `now` pins the clock of the
-    database, for tests.
+    database, for tests. With `notify`, writes that make a run due at once tell the listener of the schema.
     """
-    database = Database(url, schema=schema, max_connections=max_connections, now=now)
+    database = Database(url, schema=schema, max_connections=max_connections, now=now, notify=notify)
     return Storage(
         graphs=PostgresGraphStore(database),
         runs=PostgresRunStore(database),

@@ -102,11 +102,17 @@ class Database:
     """Runs operations on connections to one database, with the statements of one schema."""
 
     def __init__(
-        self, url: str, *, schema: str, max_connections: int, now: Callable[[], datetime] | None = None
+        self,
+        url: str,
+        *,
+        schema: str,
+        max_connections: int,
+        now: Callable[[], datetime] | None = None,
+        notify: bool = False,
     ) -> None:
         if max_connections < 1:
             raise ConfigError(f"max_connections must be at least 1, got {max_connections}")
-        self.queries = Queries(schema)
+        self.queries = Queries(schema, notify=notify)
         self.schema = schema
         self._url = url
         self._place = describe(url)
@@ -180,6 +186,13 @@ class Database:
     def write(self, name: str, parameters: dict[str, Any]) -> int:
         """How many rows one statement has changed."""
         return self.run(lambda session, _: self.execute(session, name, parameters).rowcount)
+
+    def dedicated(self) -> Session:
+        """A session of the caller's own, which closes it. Raises `StoreUnavailable`."""
+        try:
+            return Session.connect(self._url, **self._options)
+        except psycopg.Error as error:
+            raise self._unavailable(str(error)) from error
 
     def close(self) -> None:
         """Closes this process's connections. A later operation opens new ones."""
@@ -303,13 +316,18 @@ def adapt(context: Context) -> Context:
 def _configure(session: Session) -> None:
     """Makes a new connection ours. Where a pooler stands between, nothing is prepared on it: its transactions may meet
     different server sessions, in which the same name stands for another statement.
-
-    A pooler gives itself away by the number of the server process, which at connecting it made up.
     """
     adapt(session)
-    (row,) = session.execute("SELECT pg_backend_pid() AS pid").fetchall()
-    if row["pid"] != session.info.backend_pid:
+    if is_pooled(session):
         session.prepare_threshold = None
+
+
+def is_pooled(session: Session) -> bool:
+    """Whether a pooler stands between: it gives itself away by the number of the server process, which at connecting it
+    made up.
+    """
+    (row,) = session.execute("SELECT pg_backend_pid() AS pid").fetchall()
+    return bool(row["pid"] != session.info.backend_pid)
 
 
 def _first_line(error: Exception) -> str:

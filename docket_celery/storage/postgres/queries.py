@@ -2,7 +2,7 @@
 
 A statement begins at a line `-- name: <name>` and reaches to the next one; `-- part: <name>` begins a piece that others
 include as `{name}`. `{schema}` stands for the quoted name of the configured schema: every table is named in full, so
-that nothing depends on a session's search path.
+that nothing depends on a session's search path. `{channel}` stands for the channel of its listener.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from importlib.resources import files
 from typing import Final
 
@@ -20,6 +21,9 @@ _HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _BRACES: Final = re.compile(r"\{(\w+)\}")
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 _LONGEST_IDENTIFIER: Final = 63
+_SIMPLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,57}")
+_TELLING: Final = ("telling", "telling_unless_claimed")
+"""Parts that are left out, to the last character, where nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,16 @@ class Statement:
 
 
 class Queries:
-    """The named statements, as bytes for the driver, filled in for one schema."""
+    """The named statements, as bytes for the driver, filled in for one schema. With `notify`, those that make a run due
+    tell the listener when they commit.
+    """
 
-    def __init__(self, schema: str) -> None:
-        quoted = quote(schema)
-        texts = {name: text.replace("{schema}", quoted) for name, text in _statements().items()}
+    def __init__(self, schema: str, *, notify: bool = False) -> None:
+        quoted, channel = quote(schema), channel_of(schema)
+        texts = {
+            name: text.replace("{schema}", quoted).replace("{channel}", channel)
+            for name, text in _statements(notify).items()
+        }
         self._named = {name: text.encode() for name, text in texts.items()}
         self._numbered = {name: _numbered(text) for name, text in texts.items()}
 
@@ -60,9 +69,18 @@ def quote(schema: str) -> str:
     return '"' + schema.replace('"', '""') + '"'
 
 
-@lru_cache(maxsize=1)
-def _statements() -> Mapping[str, str]:
-    """All statements with their parts put in, the schema still open."""
+def channel_of(schema: str) -> str:
+    """The channel on which the schema's commits are told: `docket_wake` for `docket`, a digest for odd or long names.
+
+    A plain word, so that it needs no quotes in a console: `NOTIFY docket_wake`.
+    """
+    name = schema if _SIMPLE.fullmatch(schema) else f"docket_{blake2b(schema.encode(), digest_size=8).hexdigest()}"
+    return f"{name}_wake"
+
+
+@lru_cache(maxsize=2)
+def _statements(notify: bool) -> Mapping[str, str]:
+    """All statements with their parts put in, schema and channel still open."""
     found: dict[str, dict[str, str]] = {"name": {}, "part": {}}
     for file in sorted(files(__package__).joinpath("sql").iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".sql"):
@@ -72,7 +90,8 @@ def _statements() -> Mapping[str, str]:
             if name in found[kind]:
                 raise ValueError(f"{file.name}: the {kind} {name!r} is defined twice")
             found[kind][name] = _bare(text)
-    return {name: _with_parts(text, found["part"]) for name, text in found["name"].items()}
+    parts = found["part"] if notify else {**found["part"], **dict.fromkeys(_TELLING, "")}
+    return {name: _with_parts(text, parts) for name, text in found["name"].items()}
 
 
 def _numbered(text: str) -> Statement:

@@ -31,6 +31,7 @@ FACTS = Facts(
     schema=None,
     broker=None,
     backlog=WELL,
+    listener=None,
     prefetch_multiplier=1,
     prefetch_disabled=False,
     early_acknowledging=(),
@@ -164,3 +165,11 @@ def test_settings_of_the_host_that_reach_dockets_tasks_are_a_problem() -> None:
     assert (found.verdict, found.seen) == ("problem", "docket_celery.vehicle time_limit: 5, not 750.0")
     assert "'flow'" in _finding("host settings", config={"queue": "flow"}, queue_missing=True).seen
     assert _finding("host settings", routed=["docket_celery.vehicle"]).verdict == "fine"
+
+
+def test_the_listener_is_looked_at_where_there_should_be_one() -> None:
+    assert "listener" not in {finding.check for finding in diagnose(FACTS)}
+    assert _finding("listener", listener="listening").verdict == "fine"
+    assert _finding("listener", listener="nobody").verdict == "warning"
+    pooled = _finding("listener", listener="pooled")
+    assert (pooled.verdict, "past the pooler" in pooled.advice) == ("warning", True)

@@ -68,7 +68,8 @@ SET claim_token = NULL, claimed_at = NULL, redeemed = false,
     wake_at = coalesce(%(now)s::timestamptz, clock_timestamp()) + %(delay)s::interval,
     -- Only a redeemed claim has counted an attempt.
     claim_attempts = greatest(0, r.claim_attempts - (%(uncounted)s::bool AND r.redeemed)::int)
-WHERE r.id = %(id)s::text AND r.claim_token = %(token)s::text;
+WHERE r.id = %(id)s::text AND r.claim_token = %(token)s::text
+RETURNING r.id {telling};
 
 -- name: release_claims
 WITH held AS (
@@ -109,4 +110,5 @@ UPDATE {schema}.runs r
 SET poisoned_at = NULL, poison_reason = NULL,
     claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
     wake_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text) AND r.poisoned_at IS NOT NULL;
+WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text) AND r.poisoned_at IS NOT NULL
+RETURNING r.id {telling};

@@ -25,7 +25,7 @@ run AS (
     -- The rival for a start key may commit while this waits for it. No row comes back then, not even the rival's: the
     -- next statement looks for it.
     ON CONFLICT (tenant, start_key) WHERE start_key IS NOT NULL DO NOTHING
-    RETURNING id, started_at
+    RETURNING id, started_at, wake_at
 ),
 fields AS (
     INSERT INTO {schema}.run_fields (run_id, name, value)
@@ -40,7 +40,7 @@ events AS (
         %(event_data)s::text[]
     ) AS e (seq, type, step, node, data)
 )
-SELECT started_at AS now FROM run;
+SELECT started_at AS now {telling} FROM run;
 
 -- name: insert_runs
 -- Never prepared: each batch has its own size. Rows go in by key, so that two batches with the same keys wait for each
@@ -64,7 +64,7 @@ run AS (
     ) AS g (id, graph_id, graph_hash, status, step, event_seq, state, schedule, wake_at, start_key, input_digest)
     ORDER BY g.start_key, g.id
     ON CONFLICT (tenant, start_key) WHERE start_key IS NOT NULL DO NOTHING
-    RETURNING id, started_at
+    RETURNING id, started_at, wake_at
 ),
 fields AS (
     INSERT INTO {schema}.run_fields (run_id, name, value)
@@ -80,7 +80,7 @@ events AS (
         %(event_nodes)s::text[], %(event_data)s::text[]
     ) AS e (run_id, seq, type, step, node, data) ON e.run_id = run.id
 )
-SELECT id, started_at AS now FROM run;
+SELECT id, started_at AS now {telling} FROM run;
 
 -- name: holders_of_keys
 SELECT r.id, r.graph_id, r.graph_hash, r.input_digest, r.start_key
@@ -248,32 +248,32 @@ moved AS (
           AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
           AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
       ) IS TRUE
-    RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+    RETURNING r.id, r.claimed_at, r.wake_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
 -- name: commit_release
 WITH {released},
 {noting}
-SELECT claimed_at, now FROM moved;
+SELECT claimed_at, now {telling_unless_claimed} FROM moved;
 
 -- name: commit_release_replacing
 WITH {released},
 {replacing},
 {noting}
-SELECT claimed_at, now FROM moved;
+SELECT claimed_at, now {telling_unless_claimed} FROM moved;
 
 -- name: commit_release_appending
 WITH {released},
 {appending},
 {noting}
-SELECT claimed_at, now FROM moved;
+SELECT claimed_at, now {telling_unless_claimed} FROM moved;
 
 -- name: commit_release_changing
 WITH {released},
 {replacing},
 {appending},
 {noting}
-SELECT claimed_at, now FROM moved;
+SELECT claimed_at, now {telling_unless_claimed} FROM moved;
 
 -- name: diagnose
 SELECT r.graph_id, r.graph_hash, r.checkpoint_seq, r.event_seq, r.commit_id, r.claimed_at,
