@@ -1,7 +1,7 @@
 """How many vehicles this worker can run, told to the database for as long as it is a consumer.
 
 The registration lives in a consumer step: it ends with the broker connection, which is exactly when the worker stops
-being one. A worker that freezes or dies ages out.
+being one. A worker that freezes or dies ages out. The consumer's loop never waits for the database.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from celery.concurrency import solo
 from celery.worker.consumer.tasks import Tasks
 
 from docket_celery.errors import DocketError
+from docket_celery.worker.health import disagreeing
+from docket_celery.worker.registration import Registration
 from docket_celery.worker.setup import Docket
 
 logger = logging.getLogger("docket_celery")
 
-RENEW_EVERY = 5.0
-"""Seconds between two registrations."""
 LIVES = timedelta(seconds=20)
 """How long one registration counts."""
+PATIENCE = 1.0
+"""Seconds that a consumer's start and its stop wait for the database."""
 
 
 def slots_of(controller: Any) -> int:
@@ -40,29 +42,46 @@ class RegisterSlots(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._docket = Docket.of(consumer.app)
-        self._timer: Any = None
+        self._consumer = consumer
+        self._registration = Registration(self._register, self._unregister)
+        self._compared = False
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
         return self._docket is not None and self._docket.config.queue in consumer.app.amqp.queues.consume_from
 
     def start(self, consumer: Any) -> None:
-        self._register(consumer)
-        self._timer = consumer.timer.call_repeatedly(RENEW_EVERY, self._register, (consumer,))
+        self._registration.begin(patience=PATIENCE)
 
     def stop(self, consumer: Any) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._attempt("unregister", lambda fleet: fleet.unregister_worker(consumer.hostname))
+        self._registration.end(patience=PATIENCE)
 
-    def _register(self, consumer: Any) -> None:
+    def _register(self) -> None:
+        assert self._docket is not None
+        consumer, orphan_ttl = self._consumer, self._docket.engine.orphan_ttl
         slots = slots_of(consumer.controller)
-        self._attempt("register", lambda fleet: fleet.register_worker(consumer.hostname, slots, ttl=LIVES))
+        try:
+            self._docket.fleet.register_worker(consumer.hostname, slots, ttl=LIVES, orphan_ttl=orphan_ttl)
+            if not self._compared:
+                self._compare(self._docket, orphan_ttl)
+                self._compared = True
+        except DocketError as error:
+            logger.warning("could not register this worker's slots: %s", error)
 
-    def _attempt(self, what: str, call: Any) -> None:
+    def _compare(self, docket: Docket, orphan_ttl: timedelta) -> None:
+        """Warns, once for each start, of workers that would take claims for lost sooner or later than this one."""
+        others = disagreeing(docket.fleet.backlog(orphan_ttl=orphan_ttl).workers, orphan_ttl)
+        if others:
+            logger.warning(
+                "docket_orphan_ttl is %g s here, but %s: whoever claims judges by its own, and could take a run from a "
+                "worker that is well. Give all of them the same value",
+                orphan_ttl.total_seconds(),
+                others,
+            )
+
+    def _unregister(self) -> None:
         assert self._docket is not None
         try:
-            call(self._docket.fleet)
+            self._docket.fleet.unregister_worker(self._consumer.hostname)
         except DocketError as error:
-            logger.warning("could not %s this worker's slots: %s", what, error)
+            logger.warning("could not unregister this worker's slots: %s", error)

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 
 from docket_celery.config import Config
 from docket_celery.storage.contracts.fleet import Backlog, Listening
-from docket_celery.worker.health import age, is_full
+from docket_celery.worker.health import age, disagreeing, is_full
 
 Verdict: TypeAlias = Literal["fine", "warning", "problem"]
 """A warning costs speed or may be meant; a problem needs somebody."""
@@ -101,6 +101,22 @@ def workers(facts: Facts) -> Finding | None:
         verdict="problem",
         seen=f"none has registered slots for queue {facts.config.queue!r}",
         advice=f"Start one: `celery -A proj worker -Q {facts.config.queue}`. One that runs lost broker or database.",
+    )
+
+
+def ttls(facts: Facts) -> Finding | None:
+    if facts.backlog is None:
+        return None
+    own = timedelta(seconds=facts.config.orphan_ttl)
+    others = disagreeing(facts.backlog.workers, own)
+    if not others:
+        return Finding(check="orphan TTL", verdict="fine", seen=f"{facts.config.orphan_ttl:g} s everywhere")
+    return Finding(
+        check="orphan TTL",
+        verdict="warning",
+        seen=f"docket_orphan_ttl is {facts.config.orphan_ttl:g} s here; {others}",
+        advice="Give every process the same value: whoever claims judges by its own, and could take a run from a "
+        "worker that is well.",
     )
 
 
@@ -226,6 +242,7 @@ _CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
     schema,
     broker,
     workers,
+    ttls,
     ticks,
     listening,
     due,

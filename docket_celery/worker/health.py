@@ -6,10 +6,11 @@ looks for, or leases that are handed out and nobody takes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from docket_celery.storage.contracts.fleet import Backlog
+from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,15 @@ def is_full(backlog: Backlog) -> bool:
     """Whether every registered slot has a run under way."""
     slots = sum(worker.slots for worker in backlog.workers)
     return 0 < slots <= backlog.claimed - backlog.unredeemed
+
+
+def disagreeing(workers: Iterable[WorkerSlots], orphan_ttl: timedelta) -> str:
+    """Which workers judge claims by another TTL, as "w1 has 30 s, w2 has 90 s"; empty when none does."""
+    return ", ".join(
+        f"{worker.worker} has {worker.orphan_ttl.total_seconds():g} s"
+        for worker in workers
+        if worker.orphan_ttl != orphan_ttl
+    )
 
 
 def age(now: datetime, instant: datetime | None) -> timedelta | None:

@@ -39,7 +39,12 @@ def backlog_record(backlog: Backlog) -> dict[str, Any]:
         "poisoned": backlog.poisoned,
         "last_scan_at": _time(backlog.last_scan_at),
         "workers": [
-            {"worker": worker.worker, "slots": worker.slots, "seen_at": _time(worker.seen_at)}
+            {
+                "worker": worker.worker,
+                "slots": worker.slots,
+                "orphan_ttl": worker.orphan_ttl.total_seconds(),
+                "seen_at": _time(worker.seen_at),
+            }
             for worker in backlog.workers
         ],
     }
@@ -49,7 +54,7 @@ def backlog_table(backlog: Backlog) -> Group:
     """Totals above, workers below."""
     record = backlog_record(backlog)
     workers = record.pop("workers")
-    return Group(_pairs("queue", record), table("workers", ("worker", "slots", "seen_at"), workers))
+    return Group(_pairs("queue", record), table("workers", ("worker", "slots", "orphan_ttl", "seen_at"), workers))
 
 
 def finding_records(findings: Sequence[Finding]) -> list[dict[str, str]]:

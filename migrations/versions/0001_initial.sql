@@ -146,6 +146,7 @@ CREATE TABLE {schema}.run_inbox (
 CREATE TABLE {schema}.worker_slots (
     worker     text COLLATE "C" PRIMARY KEY CHECK (length(worker) BETWEEN 1 AND 255),
     slots      integer NOT NULL CHECK (slots >= 0),
+    orphan_ttl interval NOT NULL,
     seen_at    timestamptz NOT NULL,
     expires_at timestamptz NOT NULL
 );

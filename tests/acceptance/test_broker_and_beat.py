@@ -155,7 +155,8 @@ def launch(leases):
     assert len(leases) == 10, leases
     docket.publisher(leases[:{published}])
     os.kill(os.getpid(), signal.SIGKILL)
-docket.storage.fleet.register_worker("tester", 10, ttl=__import__("datetime").timedelta(minutes=1))
+minute = __import__("datetime").timedelta(minutes=1)
+docket.storage.fleet.register_worker("tester", 10, ttl=minute, orphan_ttl=docket.engine.orphan_ttl)
 Dispatcher(docket.engine, launch).nudge()
 """
     died = subprocess.run([sys.executable, "-c", script], env=fleet.environment, cwd=HERE, check=False)

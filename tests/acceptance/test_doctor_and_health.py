@@ -48,3 +48,14 @@ def test_health_turns_red_while_a_consumer_that_is_alive_takes_nothing_and_green
     worker.signal(signal.SIGCONT)
     assert fleet.finish(run).status is RunStatus.DONE
     assert call(fleet, "health", *limits) == (0, {"healthy": True, "reason": "no run is due"})
+
+
+def test_workers_of_different_ttls_are_named_by_the_one_that_starts_and_by_doctor(fleet: Fleet) -> None:
+    fleet.worker("w1")
+    fleet.settings["docket_orphan_ttl"] = 7
+    fleet.worker("w2")
+    eventually(lambda: "docket_orphan_ttl is 7 s here, but w1@test has 3 s" in fleet.log_of("w2"))
+    assert "docket_orphan_ttl is" not in fleet.log_of("w1")
+    _, findings = call(fleet, "doctor")
+    (found,) = [finding for finding in findings if finding["check"] == "orphan TTL"]
+    assert (found["verdict"], found["seen"]) == ("warning", "docket_orphan_ttl is 7 s here; w1@test has 3 s")

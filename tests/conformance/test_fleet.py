@@ -42,13 +42,13 @@ def test_no_registered_slot_counts_as_one(busy: Scene) -> None:
 
 
 def test_demand_is_the_slots_of_all_live_workers(busy: Scene) -> None:
-    busy.storage.fleet.register_worker("w1", 2, ttl=MINUTE)
-    busy.storage.fleet.register_worker("w2", 3, ttl=MINUTE)
+    busy.storage.fleet.register_worker("w1", 2, ttl=MINUTE, orphan_ttl=TTL)
+    busy.storage.fleet.register_worker("w2", 3, ttl=MINUTE, orphan_ttl=TTL)
     assert _taken(busy) == 5
 
 
 def test_a_configured_number_replaces_the_registered_one(busy: Scene) -> None:
-    busy.storage.fleet.register_worker("w1", 2, ttl=MINUTE)
+    busy.storage.fleet.register_worker("w1", 2, ttl=MINUTE, orphan_ttl=TTL)
     assert _taken(busy, slots=4) == 4
 
 
@@ -100,23 +100,23 @@ def test_a_demand_narrowed_to_one_serves_the_preferred_class(scene: Scene) -> No
 
 def test_registering_again_replaces_and_renews(busy: Scene) -> None:
     fleet = busy.storage.fleet
-    fleet.register_worker("w1", 2, ttl=MINUTE)
+    fleet.register_worker("w1", 2, ttl=MINUTE, orphan_ttl=TTL)
     busy.clock.advance(50)
-    fleet.register_worker("w1", 3, ttl=MINUTE)
+    fleet.register_worker("w1", 3, ttl=MINUTE, orphan_ttl=TTL)
     busy.clock.advance(50)
     assert _taken(busy) == 3
 
 
 def test_a_registration_runs_out_on_the_stores_clock(busy: Scene) -> None:
-    busy.storage.fleet.register_worker("w1", 4, ttl=MINUTE)
+    busy.storage.fleet.register_worker("w1", 4, ttl=MINUTE, orphan_ttl=TTL)
     busy.clock.advance(MINUTE + timedelta(seconds=1))
     assert _taken(busy) == 1
 
 
 def test_a_worker_takes_its_registration_back(busy: Scene) -> None:
     fleet = busy.storage.fleet
-    fleet.register_worker("w1", 2, ttl=MINUTE)
-    fleet.register_worker("w2", 3, ttl=MINUTE)
+    fleet.register_worker("w1", 2, ttl=MINUTE, orphan_ttl=TTL)
+    fleet.register_worker("w2", 3, ttl=MINUTE, orphan_ttl=TTL)
     fleet.unregister_worker("w2")
     fleet.unregister_worker("unknown")
     assert _taken(busy) == 2
@@ -242,12 +242,21 @@ def test_counts_stop_at_their_limit(busy: Scene) -> None:
 
 def test_the_backlog_shows_the_last_tick_and_the_live_workers(scene: Scene) -> None:
     fleet = scene.storage.fleet
-    fleet.register_worker("w2", 3, ttl=MINUTE)
-    fleet.register_worker("w1", 2, ttl=timedelta(seconds=1))
+    fleet.register_worker("w2", 3, ttl=MINUTE, orphan_ttl=TTL)
+    fleet.register_worker("w1", 2, ttl=timedelta(seconds=1), orphan_ttl=TTL)
     seen_at = scene.now
     _scan(scene, "tick")
     scanned_at = scene.now
     scene.clock.advance(10)
     backlog = _backlog(scene)
     assert backlog.last_scan_at == scanned_at
-    assert backlog.workers == (WorkerSlots(worker="w2", slots=3, seen_at=seen_at),)
+    assert backlog.workers == (WorkerSlots(worker="w2", slots=3, orphan_ttl=TTL, seen_at=seen_at),)
+
+
+def test_the_backlog_shows_by_which_ttl_each_worker_judges_claims(scene: Scene) -> None:
+    fleet = scene.storage.fleet
+    fleet.register_worker("w1", 1, ttl=MINUTE, orphan_ttl=timedelta(seconds=30))
+    fleet.register_worker("w2", 1, ttl=MINUTE, orphan_ttl=timedelta(days=400, microseconds=1))
+    fleet.register_worker("w1", 1, ttl=MINUTE, orphan_ttl=timedelta(seconds=2.5))
+    ttls = {worker.worker: worker.orphan_ttl for worker in _backlog(scene).workers}
+    assert ttls == {"w1": timedelta(seconds=2.5), "w2": timedelta(days=400, microseconds=1)}

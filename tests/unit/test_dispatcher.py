@@ -61,7 +61,7 @@ def test_a_tick_after_another_in_the_same_interval_ends_at_its_gate() -> None:
 
 def test_a_scan_asks_for_free_slots_only() -> None:
     rig, broker = a_fleet(5), Broker()
-    rig.engine.storage.fleet.register_worker("w1", 3, ttl=timedelta(minutes=1))
+    rig.engine.storage.fleet.register_worker("w1", 3, ttl=timedelta(minutes=1), orphan_ttl=rig.engine.orphan_ttl)
     rig = a_fleet(5)
     Dispatcher(rig.engine, broker).tick()
     policy = rig.runs.of("claim_due")[0][0][0]

@@ -12,10 +12,11 @@ Listening: TypeAlias = Literal["listening", "nobody", "pooled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSlots:
-    """One live worker's registration."""
+    """One live worker's registration. It judges by `orphan_ttl` whether a claim has expired, whoever holds it."""
 
     worker: str
     slots: int
+    orphan_ttl: timedelta
     seen_at: datetime
 
 
@@ -43,8 +44,9 @@ class Backlog:
 class Fleet(Protocol):
     """Registers workers' slots and reads totals. Liveness is judged on the store's clock."""
 
-    def register_worker(self, worker: str, slots: int, *, ttl: timedelta) -> None:
-        """States that `worker` can run `slots` vehicles, for the next `ttl`. Repeating it renews."""
+    def register_worker(self, worker: str, slots: int, *, ttl: timedelta, orphan_ttl: timedelta) -> None:
+        """States that `worker` can run `slots` vehicles and claims with `orphan_ttl`, for the next `ttl`. Repeating it
+        renews."""
         ...
 
     def unregister_worker(self, worker: str) -> None:

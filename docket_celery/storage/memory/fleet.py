@@ -16,11 +16,13 @@ class MemoryFleet:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def register_worker(self, worker: str, slots: int, *, ttl: timedelta) -> None:
+    def register_worker(self, worker: str, slots: int, *, ttl: timedelta, orphan_ttl: timedelta) -> None:
         check_name(worker, "worker")
         with self._state.lock:
             now = self._state.clock.now()
-            self._state.workers[worker] = StoredWorker(slots=slots, seen_at=now, expires_at=later(now, ttl))
+            self._state.workers[worker] = StoredWorker(
+                slots=slots, orphan_ttl=orphan_ttl, seen_at=now, expires_at=later(now, ttl)
+            )
 
     def unregister_worker(self, worker: str) -> None:
         with self._state.lock:
@@ -45,7 +47,7 @@ class MemoryFleet:
                 poisoned=min(len(poisoned), count_limit),
                 last_scan_at=self._state.last_scan_at,
                 workers=tuple(
-                    WorkerSlots(worker=name, slots=worker.slots, seen_at=worker.seen_at)
+                    WorkerSlots(worker=name, slots=worker.slots, orphan_ttl=worker.orphan_ttl, seen_at=worker.seen_at)
                     for name, worker in self._state.live_workers(now).items()
                 ),
             )

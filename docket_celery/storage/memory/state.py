@@ -95,6 +95,7 @@ class StoredWorker:
     """One worker's registered slots, and until when they count."""
 
     slots: int
+    orphan_ttl: timedelta
     seen_at: datetime
     expires_at: datetime
 

@@ -16,13 +16,14 @@ class PostgresFleet:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def register_worker(self, worker: str, slots: int, *, ttl: timedelta) -> None:
+    def register_worker(self, worker: str, slots: int, *, ttl: timedelta, orphan_ttl: timedelta) -> None:
         self._database.write(
             "register_worker",
             {
                 "worker": check_name(worker, "worker"),
                 "slots": slots,
                 "ttl": bounded(ttl),
+                "orphan_ttl": bounded(orphan_ttl),
                 "now": self._database.now(),
             },
         )
@@ -45,9 +46,13 @@ class PostgresFleet:
             poisoned=row["poisoned"],
             last_scan_at=row["last_scan_at"],
             workers=tuple(
-                WorkerSlots(worker=worker, slots=slots, seen_at=seen_at)
-                for worker, slots, seen_at in zip(
-                    row["worker_names"], row["worker_slots"], row["worker_seen_at"], strict=True
+                WorkerSlots(worker=worker, slots=slots, orphan_ttl=orphan_ttl, seen_at=seen_at)
+                for worker, slots, orphan_ttl, seen_at in zip(
+                    row["worker_names"],
+                    row["worker_slots"],
+                    row["worker_orphan_ttls"],
+                    row["worker_seen_at"],
+                    strict=True,
                 )
             ),
         )

@@ -23,7 +23,7 @@ WELL = Backlog(
     undelivered=0,
     poisoned=0,
     last_scan_at=NOW - timedelta(seconds=1),
-    workers=(WorkerSlots(worker="w1", slots=2, seen_at=NOW),),
+    workers=(WorkerSlots(worker="w1", slots=2, orphan_ttl=timedelta(seconds=60), seen_at=NOW),),
 )
 FACTS = Facts(
     config=Config(database_url="postgresql://127.0.0.1/proj"),
@@ -64,6 +64,7 @@ def test_a_healthy_fleet_has_nothing_but_fine_findings() -> None:
         "schema",
         "broker",
         "workers",
+        "orphan TTL",
         "ticks",
         "due runs",
         "leases",
@@ -173,3 +174,10 @@ def test_the_listener_is_looked_at_where_there_should_be_one() -> None:
     assert _finding("listener", listener="nobody").verdict == "warning"
     pooled = _finding("listener", listener="pooled")
     assert (pooled.verdict, "past the pooler" in pooled.advice) == ("warning", True)
+
+
+def test_workers_that_judge_claims_by_another_ttl_are_named_with_both_values() -> None:
+    assert _finding("orphan TTL").verdict == "fine"
+    other = WorkerSlots(worker="w2", slots=2, orphan_ttl=timedelta(seconds=2.5), seen_at=NOW)
+    found = _finding("orphan TTL", backlog={"workers": (*WELL.workers, other)})
+    assert (found.verdict, found.seen) == ("warning", "docket_orphan_ttl is 60 s here; w2 has 2.5 s")

@@ -26,7 +26,7 @@ IDLE = Backlog(
     last_scan_at=FRESH,
     workers=(),
 )
-SLOTS = (WorkerSlots(worker="w1", slots=2, seen_at=NOW),)
+SLOTS = (WorkerSlots(worker="w1", slots=2, orphan_ttl=timedelta(seconds=60), seen_at=NOW),)
 
 
 def _judged(**parts: Any) -> Health:

@@ -13,10 +13,10 @@ swept AS (
         FOR UPDATE SKIP LOCKED
     )
 )
-INSERT INTO {schema}.worker_slots (worker, slots, seen_at, expires_at)
-SELECT %(worker)s::text, %(slots)s::bigint, now, now + %(ttl)s::interval FROM clock
+INSERT INTO {schema}.worker_slots (worker, slots, orphan_ttl, seen_at, expires_at)
+SELECT %(worker)s::text, %(slots)s::bigint, %(orphan_ttl)s::interval, now, now + %(ttl)s::interval FROM clock
 ON CONFLICT (worker) DO UPDATE
-SET slots = excluded.slots, seen_at = excluded.seen_at, expires_at = excluded.expires_at;
+SET slots = excluded.slots, orphan_ttl = excluded.orphan_ttl, seen_at = excluded.seen_at, expires_at = excluded.expires_at;
 
 -- name: unregister_worker
 DELETE FROM {schema}.worker_slots WHERE worker = %(worker)s::text;
@@ -59,6 +59,7 @@ poisoned AS (
 workers AS (
     SELECT coalesce(array_agg(w.worker ORDER BY w.worker), '{}') AS names,
            coalesce(array_agg(w.slots ORDER BY w.worker), '{}') AS slots,
+           coalesce(array_agg(w.orphan_ttl ORDER BY w.worker), '{}') AS orphan_ttls,
            coalesce(array_agg(w.seen_at ORDER BY w.worker), '{}') AS seen_at
     FROM {schema}.worker_slots w WHERE w.expires_at > (SELECT now FROM clock)
 )
@@ -70,5 +71,6 @@ SELECT clock.now,
         ORDER BY r.wake_at, r.id LIMIT 1) AS next_wake_at,
        claimed.count AS claimed, claimed.unredeemed, claimed.undelivered, poisoned.count AS poisoned,
        (SELECT d.last_scan_at FROM {schema}.dispatch d WHERE d.id = 1) AS last_scan_at,
-       workers.names AS worker_names, workers.slots AS worker_slots, workers.seen_at AS worker_seen_at
+       workers.names AS worker_names, workers.slots AS worker_slots,
+       workers.orphan_ttls AS worker_orphan_ttls, workers.seen_at AS worker_seen_at
 FROM clock CROSS JOIN ready CROSS JOIN expired CROSS JOIN claimed CROSS JOIN poisoned CROSS JOIN workers;
