@@ -33,7 +33,6 @@ class Facts:
     early_acknowledging       names of the app's own tasks that are acknowledged before they run
     strays                    options of docket's tasks that are not what docket set: "task option: value, not wanted"
     routed                    names of docket's tasks that a route of the host matches
-    queue_missing             whether a worker could not consume docket's queue, as the app lists its queues without it
     """
 
     config: Config
@@ -47,7 +46,6 @@ class Facts:
     early_acknowledging: Sequence[str]
     strays: Sequence[str]
     routed: Sequence[str]
-    queue_missing: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,13 +222,6 @@ def reach(facts: Facts) -> Finding | None:
     if facts.strays:
         advice = "Something changed docket's tasks after the app was finalized: remove it."
         return Finding(check="host settings", verdict="problem", seen="; ".join(facts.strays), advice=advice)
-    if facts.queue_missing:
-        return Finding(
-            check="host settings",
-            verdict="problem",
-            seen=f"task_create_missing_queues is off and task_queues lacks {facts.config.queue!r}",
-            advice="Add it to task_queues: `worker -Q` refuses a queue that it does not know.",
-        )
     if facts.routed:
         seen = f"routes name {', '.join(facts.routed)}, and do not take effect: these tasks carry their own queue"
         return Finding(check="host settings", verdict="fine", seen=seen)

@@ -45,7 +45,6 @@ def examine(docket: Docket) -> Facts:
             if getattr(app.tasks[name], option) != wanted
         ],
         routed=[name for name in own if router.lookup_route(name)],
-        queue_missing=not conf.task_create_missing_queues and config.queue not in app.amqp.queues,
     )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from celery import Celery
 from kombu.connection import Connection
-from kombu.entity import Queue
 from kombu.messaging import Producer
 
 from docket_celery.config import Config
@@ -22,6 +21,7 @@ from docket_celery.holds import held
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.worker.messages import to_message
 from docket_celery.worker.nudges import Nudges
+from docket_celery.worker.queues import queue_of
 
 logger = logging.getLogger("docket_celery")
 
@@ -100,7 +100,7 @@ class Publisher:
                 self._app.send_task(
                     task,
                     kwargs=kwargs,
-                    queue=self._queue(queue),
+                    queue=queue_of(self._app, queue),
                     producer=self._kept_producer(),
                     retry=False,
                     ignore_result=True,
@@ -115,12 +115,6 @@ class Publisher:
                 logger.warning("could not publish %s to queue %s: %s: %s", task, queue, type(error).__name__, error)
                 return False
         return True
-
-    def _queue(self, name: str) -> Queue:
-        """The queue as a worker of this app declares it, also where the host lets no queue be missing."""
-        queues = self._app.amqp.queues
-        queue: Queue = queues[name] if name in queues else queues.new_missing(name)
-        return queue
 
     def _kept_producer(self) -> Producer:
         if self._producer is None:

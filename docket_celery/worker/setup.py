@@ -13,7 +13,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init
+from celery.signals import beat_init, celeryd_init
+from celery.utils.text import str_to_list
 
 from docket_celery.client import Client
 from docket_celery.clock import SystemClock
@@ -28,6 +29,7 @@ from docket_celery.telemetry.hook import Hooks
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
+from docket_celery.worker.queues import make_known
 from docket_celery.worker.signals import send
 from docket_celery.worker.standing_in import PoolLedger
 from docket_celery.worker.stopping import StopFlag
@@ -68,6 +70,7 @@ class Docket(Client):
         else:
             app.on_after_finalize.connect(self._finalized_later, weak=False)
         beat_init.connect(self._beat_starts)
+        celeryd_init.connect(self._worker_starts)
 
     @staticmethod
     def of(app: Celery) -> Docket | None:
@@ -170,6 +173,18 @@ class Docket(Client):
             return
         try:
             _ = self.config
+        except ConfigError as error:
+            raise SystemExit(f"docket_celery: {error}") from error
+        make_known(sender.app, self.config)
+
+    def _worker_starts(self, instance: Any, options: dict[str, Any], **_signal: Any) -> None:
+        """Before the worker selects its queues. One that is not told to take leases need not know them: older versions
+        of Celery would let it take all that are known."""
+        if instance.app is not self._app:
+            return
+        try:
+            if self.config.queue in str_to_list(options.get("queues") or ()):
+                make_known(instance.app, self.config)
         except ConfigError as error:
             raise SystemExit(f"docket_celery: {error}") from error
 

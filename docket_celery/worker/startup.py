@@ -18,6 +18,7 @@ from docket_celery.renewal import StandIn
 from docket_celery.worker.capacity import slots_of
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.processes import is_at_work
+from docket_celery.worker.queues import queue_of
 from docket_celery.worker.setup import Docket
 
 logger = logging.getLogger("docket_celery")
@@ -45,7 +46,7 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
                     "this prefork pool would spawn its processes, and a spawned one does not know docket's tasks: set "
                     "worker_pool_start_method to 'fork', or choose --pool threads, gevent or solo"
                 )
-            queues.select_add(docket.config.tick_queue)
+            queues.select_add(queue_of(worker.app, docket.config.tick_queue))
         else:
             logger.info("this worker takes no leases: it does not consume the queue %r (-Q)", docket.config.queue)
         AppResolver(worker.app, docket.config.node_modules).load()

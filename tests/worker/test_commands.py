@@ -109,8 +109,6 @@ def test_doctor_sees_what_was_done_to_dockets_tasks_and_a_schema_that_is_missing
     docket = a_docket(
         empty_postgres_url,
         task_routes={"docket_celery.*": {"queue": "elsewhere"}},
-        task_create_missing_queues=False,
-        task_queues=[],
     )
     docket.app.finalize()
     docket.app.tasks["docket_celery.vehicle"].time_limit = 5

@@ -37,7 +37,6 @@ FACTS = Facts(
     early_acknowledging=(),
     strays=(),
     routed=(),
-    queue_missing=False,
 )
 
 
@@ -164,7 +163,6 @@ def test_a_worker_that_reserves_nothing_may_have_any_multiplier() -> None:
 def test_settings_of_the_host_that_reach_dockets_tasks_are_a_problem() -> None:
     found = _finding("host settings", strays=["docket_celery.vehicle time_limit: 5, not 750.0"])
     assert (found.verdict, found.seen) == ("problem", "docket_celery.vehicle time_limit: 5, not 750.0")
-    assert "'flow'" in _finding("host settings", config={"queue": "flow"}, queue_missing=True).seen
     assert _finding("host settings", routed=["docket_celery.vehicle"]).verdict == "fine"
 
 
