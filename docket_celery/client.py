@@ -32,9 +32,10 @@ from docket_celery.pruner import prune, retention
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Moment
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
-from docket_celery.runtime.mutations import cancel, check_reason, resolve_interrupt
+from docket_celery.runtime.mutations import cancel, check_reason, forced_cancel, resolve_interrupt
 from docket_celery.starting import start_many, start_one
 from docket_celery.storage.contracts.retention import PruneCount
+from docket_celery.storage.contracts.rules import forced_cancel_event
 from docket_celery.storage.contracts.values import (
     SYSTEM,
     ClaimPolicy,
@@ -259,7 +260,11 @@ class Client(ABC):
             if not force:
                 raise
         commit_id = self.engine.ids.token()
-        return self.storage.runs.force_cancel(self._scope(), run_id, reason=reason, commit_id=commit_id)
+        ended = self.storage.runs.force_cancel(self._scope(), run_id, reason=reason, commit_id=commit_id)
+        if ended.changed:
+            moment = forced_cancel(ended.run, forced_cancel_event(ended.run, reason))
+            self.engine.hooks(MomentCommitted(moment=moment, tenant=self.tenant))
+        return ended.run
 
     def retry_poisoned_run(self, run_id: str) -> Run:
         """Gives a poisoned run fresh counters and an immediate wake; a healthy one is left as it is."""

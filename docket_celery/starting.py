@@ -46,8 +46,8 @@ def start_one(
         return started.run
     transaction = joined(connection)
     started = engine.storage.runs.insert_run(scope, initial, connection=transaction.connection)
-    if started.created and start_at is None:
-        transaction.committed(lambda: wake_when_due(moment, engine.waker, now=started.now))
+    if started.created:
+        transaction.committed(lambda: _report(engine, scope, [(moment, started)], wake=start_at is None))
     return started.run
 
 
@@ -70,9 +70,8 @@ def start_many(
         return tuple(start.run for start in started)
     transaction = joined(connection)
     started = engine.storage.runs.insert_runs(scope, initials, connection=transaction.connection)
-    made = [(moment, start) for moment, start in zip(moments, started, strict=True) if start.created]
-    if made:
-        transaction.committed(lambda: _wake(engine, made))
+    if any(start.created for start in started):
+        transaction.committed(lambda: _report(engine, scope, list(zip(moments, started, strict=True)), wake=True))
     return tuple(start.run for start in started)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -61,27 +61,49 @@ def _has_verb(given: Any, name: str) -> bool:
 
 
 def _when_committed(session: Any, action: Action) -> None:
-    """One pair of listeners for each session, however many runs it starts: SQLAlchemy drops none it was given."""
-    pending: list[Action] | None = session.info.get(_PENDING)
+    """One set of listeners for each session, however many runs it starts: SQLAlchemy drops none it was given."""
+    pending: list[_Pending] | None = session.info.get(_PENDING)
     if pending is None:
         pending = session.info[_PENDING] = []
         event = importlib.import_module("sqlalchemy").event
         event.listen(session, "after_commit", _committed)
-        event.listen(session, "after_rollback", _rolled_back)
-    pending.append(action)
+        event.listen(session, "after_soft_rollback", _rolled_back)
+        event.listen(session, "after_transaction_end", _ended)
+    pending.append(_Pending(action=action, savepoints=tuple(_savepoints(session))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """An action, and the savepoints it was asked for in: it goes when one of them is rolled back."""
+
+    action: Action
+    savepoints: tuple[Any, ...]
+
+
+def _savepoints(session: Any) -> Iterator[Any]:
+    transaction = session.get_nested_transaction()
+    while transaction is not None:
+        yield transaction
+        transaction = transaction.parent
 
 
 def _committed(session: Any) -> None:
     if session.in_nested_transaction():
         return  # A savepoint is not durable.
-    actions = list(session.info[_PENDING])
+    pending = list(session.info[_PENDING])
     session.info[_PENDING].clear()
-    for action in actions:
-        action()
+    for entry in pending:
+        entry.action()
 
 
-def _rolled_back(session: Any) -> None:
-    if not session.in_nested_transaction():
+def _rolled_back(session: Any, savepoint: Any) -> None:
+    pending = session.info[_PENDING]
+    pending[:] = [entry for entry in pending if savepoint not in entry.savepoints]
+
+
+def _ended(session: Any, transaction: Any) -> None:
+    """However a whole transaction ended, by a rollback or with its session: what is left was not committed."""
+    if transaction.parent is None:
         session.info[_PENDING].clear()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from docket_celery.errors import InactiveRun, InvalidInput, NotFound
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Run, RunStatus
-from docket_celery.run.events import EventType
+from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import CheckpointType, Moment, Park
 from docket_celery.runtime.failures import LONGEST_MESSAGE, printable
 from docket_celery.runtime.interrupts import answered, fitting
@@ -53,6 +53,17 @@ def cancel(run: Run, *, now: datetime, reason: str = "") -> Moment | None:
     draft.end(RunStatus.CANCELLED)
     draft.emit(EventType.RUN_CANCELLED, **({"reason": kept} if kept else {}))
     return draft.moment(CheckpointType.RUN_CANCELLED, TERMINAL)
+
+
+def forced_cancel(cancelled: Run, event: Event) -> Moment:
+    """What a store has done that cancelled a run without reading it, as a moment to tell of."""
+    return Moment(
+        run=cancelled,
+        events=(event,),
+        changes=(),
+        checkpoint_type=CheckpointType.RUN_CANCELLED,
+        disposition=TERMINAL,
+    )
 
 
 def check_reason(reason: object) -> str:

@@ -194,7 +194,12 @@ def verify_graph(docket: Docket, file: Any, as_json: bool) -> None:
 
 
 @docket.command()
-@click.option("--status", multiple=True, help="Only runs of this status; may be given several times.")
+@click.option(
+    "--status",
+    type=click.Choice(["running", "waiting", "done", "failed", "cancelled"]),
+    multiple=True,
+    help="Only runs of this status; may be given several times.",
+)
 @click.option("--graph", "graph_id", default=None, help="Only runs of this graph.")
 @click.option("--limit", default=50, show_default=True)
 @click.option("--before", default=None, help="Cursor of the previous page.")

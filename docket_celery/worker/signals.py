@@ -24,7 +24,8 @@ from docket_celery.telemetry.hook import Fact, LeaseRefused, MomentCommitted, Ru
 moment_committed = Signal(name="moment_committed", providing_args={"run", "tenant", "checkpoint_type", "events"})
 """Every transition of a run: a step, a start, an answer, an end. `run` is the `Run` as committed."""
 run_started = Signal(name="run_started", providing_args={"run", "tenant"})
-"""A run exists. Sent by whoever started it; a start inside somebody else's transaction is not told."""
+"""A run exists. Sent by whoever started it. A start that joined a transaction of Django's or of a SQLAlchemy session is
+told when that commits; one that joined a bare connection is not, since nobody here learns of its commit."""
 run_waiting = Signal(name="run_waiting", providing_args={"run", "tenant"})
 """Only open interrupts are left: `run.interrupts` names them."""
 run_finished = Signal(name="run_finished", providing_args={"run", "tenant"})

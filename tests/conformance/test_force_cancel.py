@@ -13,7 +13,7 @@ from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, Scope
 
 
 def _force(scene: Scene, run_id: str = "run-1", *, scope: Scope = SYSTEM, reason: str = "") -> Run:
-    return scene.runs.force_cancel(scope, run_id, reason=reason, commit_id=scene.ids.token())
+    return scene.runs.force_cancel(scope, run_id, reason=reason, commit_id=scene.ids.token()).run
 
 
 def test_the_run_is_cancelled_with_nothing_left_open_and_keeps_its_fields(scene: Scene) -> None:
@@ -62,9 +62,11 @@ def test_a_waiting_run_is_ended_too(scene: Scene) -> None:
 
 def test_doing_it_again_changes_nothing(scene: Scene) -> None:
     scene.start()
-    first = _force(scene)
+    first = scene.runs.force_cancel(SYSTEM, "run-1", reason="", commit_id="commit-1")
+    assert (first.changed, first.now) == (True, scene.now)
     scene.clock.advance(5)
-    assert _force(scene) == first
+    again = scene.runs.force_cancel(SYSTEM, "run-1", reason="", commit_id="commit-2")
+    assert (again.run, again.changed, again.now) == (first.run, False, scene.now)
 
 
 def test_a_run_that_ended_otherwise_is_inactive(scene: Scene) -> None:

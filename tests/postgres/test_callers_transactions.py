@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import django
@@ -30,6 +31,7 @@ from docket_celery.config import Config
 from docket_celery.engine import build
 from docket_celery.errors import InvalidInput, KeyConflict
 from docket_celery.storage.postgres import open_storage
+from docket_celery.telemetry.hook import Fact, Hooks, MomentCommitted
 
 
 def node() -> None:
@@ -60,6 +62,12 @@ class Place:
     docket: TenantClient
     nudges: ListeningNudges
     ref: GraphRef
+    facts: list[Fact]
+
+    def told(self) -> list[tuple[str, str]]:
+        """The transitions that were told, as run ids and what they were for."""
+        moments = [fact.moment for fact in self.facts if isinstance(fact, MomentCommitted)]
+        return [(moment.run.id, moment.checkpoint_type.value) for moment in moments]
 
     def runs(self) -> int:
         return len(self.docket.list_runs(limit=1_000).runs)
@@ -80,9 +88,11 @@ def place(postgres_url: str) -> Iterator[Place]:
         connection.execute("CREATE TABLE mine (n int)")
     nudges = ListeningNudges(lambda: count(postgres_url))
     storage = open_storage(postgres_url)
-    engine = build(Config(), storage, lambda name: node, pause=time.sleep, waker=nudges)
+    facts: list[Fact] = []
+    hooks = Hooks([facts.append])
+    engine = build(Config(), storage, lambda name: node, pause=time.sleep, waker=nudges, hooks=hooks)
     docket = TenantClient(engine)
-    yield Place(url=postgres_url, docket=docket, nudges=nudges, ref=docket.save_graph(GRAPH))
+    yield Place(url=postgres_url, docket=docket, nudges=nudges, ref=docket.save_graph(GRAPH), facts=facts)
     storage.runs._database.close()
 
 
@@ -187,13 +197,55 @@ def test_a_savepoint_neither_nudges_early_nor_takes_the_nudge_along(
 ) -> None:
     with Session(sqlalchemy_engine) as session:
         with session.begin_nested():
-            place.docket.start_run(place.ref, {"n": 1}, connection=session)
+            run = place.docket.start_run(place.ref, {"n": 1}, connection=session)
         assert place.nudges.after == []
         with session.begin_nested() as savepoint:
             session.execute(INSERT)
             savepoint.rollback()
         session.commit()
     assert (place.runs(), place.rows(), len(place.nudges.after)) == (1, 0, 1)
+    assert place.told() == [(run.id, "run_initialized")]
+
+
+def test_starts_are_told_once_they_are_durable_and_with_the_run_as_it_is_stored(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session:
+        one = place.docket.start_run(place.ref, {"n": 1}, connection=session)
+        later = place.docket.start_run(place.ref, start_at=datetime(2999, 1, 1, tzinfo=UTC), connection=session)
+        many = place.docket.start_runs(place.ref, [{"n": 2}, {"n": 3}], connection=session)
+        assert place.told() == []
+        session.commit()
+    assert [run_id for run_id, _ in place.told()] == [run.id for run in (one, later, *many)]
+    told = [fact.moment.run for fact in place.facts if isinstance(fact, MomentCommitted)]
+    assert told == [place.docket.fetch_run(run.id) for run in (one, later, *many)]
+    assert len(place.nudges.after) == 2
+
+
+def test_what_a_savepoint_took_back_or_a_closed_session_left_is_not_told(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    session = Session(sqlalchemy_engine)
+    with session.begin_nested() as outer:
+        with session.begin_nested():
+            place.docket.start_run(place.ref, {"n": 1}, connection=session)
+        outer.rollback()
+    kept = place.docket.start_run(place.ref, {"n": 2}, connection=session)
+    session.commit()
+    place.docket.start_run(place.ref, {"n": 3}, connection=session)
+    session.close()
+    session.execute(INSERT)
+    session.commit()
+    session.close()
+    assert place.runs() == 1
+    assert place.told() == [(kept.id, "run_initialized")]
+    assert len(place.nudges.after) == 1
+
+
+def test_a_start_joined_to_a_bare_psycopg_transaction_is_not_told(place: Place) -> None:
+    with psycopg.connect(place.url) as mine:
+        place.docket.start_run(place.ref, connection=mine)
+    assert (place.runs(), place.told()) == (1, [])
 
 
 def test_a_scoped_session_is_the_session_of_its_thread(place: Place, sqlalchemy_engine: sqlalchemy.Engine) -> None:
@@ -262,6 +314,7 @@ def test_an_atomic_block_that_ends_has_started_the_run_and_nudges_after_its_comm
     assert (place.runs(), place.rows()) == (1, 1)
     assert place.nudges.seen_by_others == [1]
     assert place.docket.fetch_run(run.id) == run
+    assert place.told() == [(run.id, "run_initialized")]
 
 
 def test_an_atomic_block_that_fails_leaves_nothing_and_nudges_nobody(place: Place, django_database: Any) -> None:
@@ -287,7 +340,7 @@ def test_an_inner_block_that_fails_takes_its_own_run_and_nudge_only(place: Place
         place.docket.start_run(place.ref, {"n": 1}, connection=django_database)
         with pytest.raises(RuntimeError):
             inner()
-    assert (place.runs(), len(place.nudges.after)) == (1, 1)
+    assert (place.runs(), len(place.nudges.after), len(place.told())) == (1, 1, 1)
 
 
 def test_a_refused_start_leaves_the_atomic_block_usable(place: Place, django_database: Any) -> None:

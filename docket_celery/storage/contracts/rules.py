@@ -15,7 +15,7 @@ from typing import TypeAlias, assert_never
 
 from docket_celery.errors import InvalidCommit, InvalidInput, InvalidMutation
 from docket_celery.run.document import JsonValue, Run, RunStatus
-from docket_celery.run.events import Event
+from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import Appended, Change, CheckpointType, ParkKind, Replaced
 from docket_celery.storage.contracts.values import (
     Commit,
@@ -145,6 +145,18 @@ def apply_changes(fields: Mapping[str, JsonValue], changes: Sequence[Change]) ->
 def forced_cancel_data(reason: str) -> dict[str, JsonValue]:
     """What the event of a forced cancellation says."""
     return {"forced": True, "reason": reason} if reason else {"forced": True}
+
+
+def forced_cancel_event(cancelled: Run, reason: str) -> Event:
+    """The last event of a run that was cancelled by force."""
+    return Event(
+        run_id=cancelled.id,
+        seq=cancelled.event_seq,
+        type=EventType.RUN_CANCELLED,
+        step=cancelled.step,
+        at=cancelled.updated_at,
+        data=forced_cancel_data(reason),
+    )
 
 
 def same_value(left: JsonValue, right: JsonValue) -> bool:

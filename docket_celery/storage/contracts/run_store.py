@@ -205,11 +205,11 @@ class RunStore(Protocol):
         """
         ...
 
-    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Run:
+    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Mutated:
         """Ends a run as cancelled without reading its document, its fields or its events: for one that cannot be read.
 
         Revokes any claim, clears poison and counters, empties the document, keeps the fields, and adds one event that
-        says so, after all that are there. Returns what the row itself says; its `fields` are left out.
+        says so, after all that are there. The result's run is what the row itself says; its `fields` are left out.
 
         `NotFound` first. A cancelled run is left as it is; one that ended otherwise is `InactiveRun`.
         """

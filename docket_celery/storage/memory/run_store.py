@@ -18,7 +18,7 @@ from docket_celery.errors import (
     StaleFence,
 )
 from docket_celery.run.document import Run, RunStatus
-from docket_celery.run.events import Event, EventType
+from docket_celery.run.events import Event
 from docket_celery.run.moment import Change
 from docket_celery.run.views import RunCursor, RunInfo, RunPage, RunSummary
 from docket_celery.storage.contracts.rules import (
@@ -28,7 +28,7 @@ from docket_celery.storage.contracts.rules import (
     check_commit_against,
     check_initial,
     check_mutation,
-    forced_cancel_data,
+    forced_cancel_event,
     missing_versions,
     owner_of,
     same_value,
@@ -202,14 +202,14 @@ class MemoryRunStore(MemoryClaims):
                 case _:
                     raise InvalidMutation(f"a mutation of run {run_id!r} decides Commit or NoChange, got {decision!r}")
 
-    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Run:
+    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Mutated:
         with self._state.lock:
             stored = self._state.visible(scope, run_id)
             run = stored.run
             if run.status.is_terminal and run.status is not RunStatus.CANCELLED:
                 raise InactiveRun(f"run {run_id!r} is {run.status.value} and cannot be cancelled")
-            if run.status is not RunStatus.CANCELLED:
-                now = self._state.clock.now()
+            changed, now = run.status is not RunStatus.CANCELLED, self._state.clock.now()
+            if changed:
                 cancelled = Run(
                     id=run.id,
                     graph_id=run.graph_id,
@@ -223,19 +223,12 @@ class MemoryRunStore(MemoryClaims):
                     updated_at=now,
                     finished_at=now,
                 )
-                event = Event(
-                    run_id=run.id,
-                    seq=cancelled.event_seq,
-                    type=EventType.RUN_CANCELLED,
-                    step=run.step,
-                    at=now,
-                    data=forced_cancel_data(reason),
-                )
+                event = forced_cancel_event(cancelled, reason)
                 self._write(stored, cancelled, [event], [], InvalidMutation)
                 stored.commit_id = commit_id
                 stored.clear_claim()
                 stored.wake_at = None
-            return replace(copy_run(stored.run), fields={})
+            return Mutated(run=replace(copy_run(stored.run), fields={}), changed=changed, now=now)
 
     def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
         with self._state.lock:

@@ -188,7 +188,7 @@ class PostgresRunStore(PostgresStarts):
                 f"run {parameters['id']!r} already has another event among those up to {parameters['event_seq']}"
             ) from error
 
-    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Run:
+    def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Mutated:
         parameters = {
             "id": named(run_id),
             "tenant": seen_by(scope),
@@ -197,13 +197,14 @@ class PostgresRunStore(PostgresStarts):
             "data": encode_event_data(forced_cancel_data(reason)),
             "now": self._database.now(),
         }
-        row = self._database.first("force_cancel", parameters) or self._database.first("bare_run", parameters)
+        moved = self._database.first("force_cancel", parameters)
+        row = moved or self._database.first("bare_run", parameters)
         if row is None:
             raise NotFound(f"no run {run_id!r} in this scope")
         run = bare_run_of(row)
         if run.status is not RunStatus.CANCELLED:
             raise InactiveRun(f"run {run_id!r} is {run.status.value} and cannot be cancelled")
-        return run
+        return Mutated(run=run, changed=moved is not None, now=row["now"])
 
     def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
         parameters = {"id": named(run_id), "tenant": seen_by(scope), "now": self._database.now()}

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from celery.utils.dispatch import Signal
+from support.faults import Fault
 from support.rig import Rig
 
 import docket_celery
 from docket_celery import FINISH, START, Graph, Interrupt, Retry
+from docket_celery.errors import CorruptRecord
 from docket_celery.telemetry.hook import RunsPoisoned
 from docket_celery.worker import signals
 
@@ -120,6 +122,20 @@ def test_an_open_question_tells_that_the_run_waits_and_who_is_asked(rig: Rig, he
     assert [open_.field for open_ in heard.one("run_waiting")["run"].interrupts] == ["answer"]
     rig.verbs.cancel_run("run-1")
     assert heard.one("run_finished")["run"].status.value == "cancelled"
+
+
+def test_a_run_that_is_ended_by_force_is_told_once(rig: Rig, heard: Heard) -> None:
+    rig.start(alone(greets))
+    rig.runs.plan("mutate_run", Fault(error=CorruptRecord("run 'run-1': its state cannot be read")))
+    rig.verbs.cancel_run("run-1", force=True, reason="beyond repair")
+    assert heard.names == ["run_started", "run_finished"]
+    assert heard.one("run_finished")["run"].status.value == "cancelled"
+    committed = heard.all[-2][1]
+    assert (heard.all[-2][0], committed["checkpoint_type"]) == ("moment_committed", "run_cancelled")
+    assert committed["events"] == rig.events()[-1:]
+    rig.runs.plan("mutate_run", Fault(error=CorruptRecord("run 'run-1': its state cannot be read")))
+    rig.verbs.cancel_run("run-1", force=True)
+    assert heard.names == ["run_started", "run_finished"]
 
 
 def test_each_failed_attempt_is_told_and_the_end_only_once(rig: Rig, heard: Heard) -> None:

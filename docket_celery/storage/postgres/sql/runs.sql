@@ -299,7 +299,7 @@ WITH moved AS (
     WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
       AND r.status IN ('running', 'waiting')
     RETURNING r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq, r.started_at,
-              r.updated_at, r.finished_at
+              r.updated_at, r.finished_at, r.updated_at AS now
 ),
 events AS (
     INSERT INTO {schema}.run_events (run_id, seq, type, step, at, data)
@@ -309,7 +309,7 @@ SELECT * FROM moved;
 
 -- name: bare_run
 SELECT r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq, r.started_at, r.updated_at,
-       r.finished_at
+       r.finished_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 FROM {schema}.runs r
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
 
