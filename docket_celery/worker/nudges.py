@@ -2,7 +2,8 @@
 
 Each nudge opens a window. All who ask inside it are answered by one nudge when it ends, so that the end of a burst is
 never left to the tick. A window that many fell into is followed by one of twice its length: ten thousand starts cost
-a handful of nudges, while a few in a second are passed on one by one. Knows neither broker nor database.
+a handful of nudges, while a few in a second are passed on one by one. Who answers nudges with scans keeps windows of
+the same kind. Knows neither broker nor database.
 """
 
 from __future__ import annotations
@@ -39,6 +40,39 @@ def by_thread(seconds: float, call: Callable[[], None]) -> Alarm:
     return timer
 
 
+class Windows:
+    """The windows themselves: after one that `crowd` requests fell into comes one of twice its length. Not for several
+    threads at once, except for `enter`.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], *, crowd: int = CROWD) -> None:
+        self._monotonic = monotonic
+        self._crowd = crowd
+        self._lock = threading.Lock()
+        self._length = SHORTEST
+        self._inside = 0
+        self.ends_at = float("-inf")
+
+    def enter(self) -> float:
+        """Opens a window and answers 0, or how many seconds of the present one are left."""
+        with self._lock:
+            now = self._monotonic()
+            if now < self.ends_at:
+                self.count()
+                return self.ends_at - now
+            self.open(now)
+            return 0.0
+
+    def count(self) -> None:
+        """Somebody asked inside the window."""
+        self._inside += 1
+
+    def open(self, now: float) -> None:
+        self._length = min(self._length * 2, LONGEST) if self._inside >= self._crowd else SHORTEST
+        self._inside = 0
+        self.ends_at = now + self._length
+
+
 class Nudges:
     """Decides for one process when `send` is called. `send` must be bounded and never raise."""
 
@@ -53,9 +87,7 @@ class Nudges:
         self._monotonic = monotonic
         self._later = later
         self._lock = threading.Lock()
-        self._window = SHORTEST
-        self._ends_at = float("-inf")
-        self._inside = 0
+        self._windows = Windows(monotonic)
         self._alarm: Alarm | None = None
         self._due = float("inf")
 
@@ -64,13 +96,13 @@ class Nudges:
         with held(), self._lock:
             now = self._monotonic()
             due = now + after
-            if due < self._ends_at:
-                self._inside += 1
-                due = self._ends_at
+            if due < self._windows.ends_at:
+                self._windows.count()
+                due = self._windows.ends_at
             if due > now:
                 self._set(due, now)
                 return
-            self._open(now)
+            self._windows.open(now)
         self._send()
 
     def flush(self) -> None:
@@ -88,16 +120,11 @@ class Nudges:
             if self._due != due:
                 return  # Replaced or flushed while it was about to ring.
             self._forget()
-            if now < self._ends_at:
-                self._set(self._ends_at, now)
+            if now < self._windows.ends_at:
+                self._set(self._windows.ends_at, now)
                 return
-            self._open(now)
+            self._windows.open(now)
         self._send()
-
-    def _open(self, now: float) -> None:
-        self._window = min(self._window * 2, LONGEST) if self._inside >= CROWD else SHORTEST
-        self._inside = 0
-        self._ends_at = now + self._window
 
     def _set(self, due: float, now: float) -> None:
         """Keeps one alarm, at the earliest instant asked for. What is later is asked for again by the scan itself."""

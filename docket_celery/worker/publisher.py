@@ -33,8 +33,12 @@ LIMIT = 0.5
 """Seconds that connecting to the broker, or one exchange with it, may take."""
 STALE = 86_400.0
 """Seconds after which a message is dropped unread. Celery holds the sender's clock against the reader's, so this is
-more than any clock is wrong by, time zones included. Ticks and leases that come late are harmless, and cheap.
+more than any clock is wrong by, time zones included. Ticks, nudges and leases that come late are harmless, and cheap.
 """
+ENOUGH = 100
+"""Messages that wait for a scan; no nudge is added to them. Whoever takes the first makes the scan for all."""
+LOOK_EVERY = 10
+"""Nudges of a process between two looks at how many wait."""
 
 
 def bounded_connection(app: Celery) -> Connection:
@@ -59,6 +63,7 @@ class Publisher:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._unseen = LOOK_EVERY
         self._nudges = Nudges(self._nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
@@ -91,17 +96,43 @@ class Publisher:
         return self._send(task, self._config.tick_queue, {}, expires=STALE)
 
     def _nudge(self) -> None:
-        self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, expires=60.0)
+        self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, unless=self._enough_wait, expires=STALE)
 
-    def _send(self, task: str, queue: str, kwargs: dict[str, Any], **options: Any) -> bool:
+    def _enough_wait(self, connection: Any) -> bool:
+        """Whether nobody takes the nudges: in a night without workers they would fill the broker. Looks now and then
+        only, but each time while there are enough."""
+        self._unseen -= 1
+        if self._unseen >= 0:
+            return False
+        try:
+            with connection.channel() as channel:
+                waiting = int(channel.queue_declare(queue=self._config.tick_queue, passive=True).message_count)
+        except connection.channel_errors:
+            waiting = 0  # There is no such queue yet.
+        if waiting < ENOUGH:
+            self._unseen = LOOK_EVERY
+        return waiting >= ENOUGH
+
+    def _send(
+        self,
+        task: str,
+        queue: str,
+        kwargs: dict[str, Any],
+        *,
+        unless: Callable[[Any], bool] = lambda _: False,
+        **options: Any,
+    ) -> bool:
         self._own_process()
         with held(), self._lock:
             try:
+                producer = self._kept_producer()
+                if unless(producer.connection):
+                    return True
                 self._app.send_task(
                     task,
                     kwargs=kwargs,
                     queue=queue_of(self._app, queue),
-                    producer=self._kept_producer(),
+                    producer=producer,
                     retry=False,
                     ignore_result=True,
                     add_to_parent=False,

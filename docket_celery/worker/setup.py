@@ -27,6 +27,7 @@ from docket_celery.storage.contracts.fleet import Fleet
 from docket_celery.storage.postgres import open_storage
 from docket_celery.telemetry.hook import Hooks
 from docket_celery.worker.nodes import AppResolver
+from docket_celery.worker.nudges import Windows
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
 from docket_celery.worker.queues import make_known
@@ -117,6 +118,11 @@ class Docket(Client):
     def dispatcher(self) -> Dispatcher:
         """Claims and publishes for this app."""
         return Dispatcher(self.engine, self.publisher)
+
+    @cached_property
+    def nudged(self) -> Windows:
+        """How often this process answers nudges with scans: ever less often while they come one after the other."""
+        return Windows(SystemClock().monotonic, crowd=1)
 
     @property
     def database_url(self) -> str:

@@ -53,7 +53,14 @@ def register(app: Celery, docket: Docket) -> None:
     """Adds the tasks to the app. Their queues and limits depend on the configuration and are set at finalization."""
 
     def dispatch(nudge: bool = False, **_later: Any) -> dict[str, int]:
-        """Claims what is due and publishes one lease per free slot; a nudge does so out of turn."""
+        """Claims what is due and publishes one lease per free slot; a nudge does so out of turn.
+
+        Of many nudges that come at once, as after a time without workers, the first makes a scan, and one more is sent
+        for all the others.
+        """
+        if nudge and (wait := docket.nudged.enter()):
+            docket.publisher.wake(after=wait)
+            return {"leases": 0, "poisoned": 0, "stolen": 0}
         batch = docket.dispatcher.nudge() if nudge else docket.dispatcher.tick()
         return {"leases": len(batch.leases), "poisoned": len(batch.poisoned), "stolen": batch.stolen}
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ from proj.graphs import line, napping, order, retrying
 from support.builders import a_scan
 
 from docket_celery.run.document import RunStatus
+from docket_celery.worker.nudges import LONGEST
 from docket_celery.worker.publisher import DISPATCH
 
 
@@ -94,6 +96,40 @@ def test_hundreds_of_old_ticks_cost_a_handful_of_scans(fleet: Fleet) -> None:
     eventually(lambda: redis_client(fleet).llen("docket.ticks") <= 2)
     (after,) = fleet.rows(scans)[0]
     assert after - before <= 10
+
+
+def test_hundreds_of_old_nudges_cost_a_handful_of_scans_and_delay_nothing(fleet: Fleet) -> None:
+    run = fleet.start(line("s1"))
+    for _ in range(300):
+        fleet.app.send_task(DISPATCH, kwargs={"nudge": True}, queue="docket.ticks", ignore_result=True)
+    scans = "SELECT scans FROM docket.dispatch"
+    (before,) = fleet.rows(scans)[0]
+    began = time.monotonic()
+    fleet.worker("w1", concurrency=1)
+    assert fleet.finish(run).status is RunStatus.DONE
+    eventually(lambda: redis_client(fleet).llen("docket.ticks") == 0)
+    (after,) = fleet.rows(scans)[0]
+    assert after - before <= 6 + (time.monotonic() - began) / LONGEST
+    late = fleet.start(line("s1"))
+    assert fleet.finish(late).status is RunStatus.DONE
+
+
+@pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 3, "docket_poll_interval": 30}])
+def test_the_nudge_of_a_process_whose_clock_is_minutes_slow_is_not_taken_for_stale(fleet: Fleet) -> None:
+    fleet.worker("w1")
+    fleet.settings["proj_clock_behind"] = 600
+    ref = fleet.docket.save_graph(line("s1"))
+    script = f"""
+from proj.celeryapp import app
+from docket_celery import Docket
+print(Docket.of(app).start_run({ref.graph_id!r}).id)
+"""
+    started = subprocess.run(
+        [sys.executable, "-c", script], env=fleet.environment, cwd=HERE, capture_output=True, text=True, check=True
+    )
+    run = fleet.docket.await_run(started.stdout.strip(), timeout=20.0)
+    assert run.status is RunStatus.DONE
+    assert "revoked" not in fleet.log_of("w1")
 
 
 def test_timers_fire_once_each_through_doubled_and_dead_beats(fleet: Fleet) -> None:

@@ -16,7 +16,7 @@ from docket_celery import Docket
 from docket_celery.embedded.redis import EmbeddedRedis
 from docket_celery.storage.contracts.values import Lease
 from docket_celery.worker.messages import to_message
-from docket_celery.worker.publisher import DISPATCH, VEHICLE
+from docket_celery.worker.publisher import DISPATCH, ENOUGH, LOOK_EVERY, VEHICLE
 
 DATABASE = "postgresql://127.0.0.1:9/never-asked"
 
@@ -86,6 +86,23 @@ def test_a_nudge_goes_to_the_queue_of_ticks(docket: Docket) -> None:
     docket.publisher.wake()
     (message,) = _received(docket, "docket.ticks")
     assert (message.headers["task"], message.payload[1]) == (DISPATCH, {"nudge": True})
+
+
+def test_a_nudge_goes_stale_no_sooner_than_a_tick(docket: Docket) -> None:
+    docket.publisher.wake()
+    (message,) = _received(docket, "docket.ticks")
+    assert datetime.fromisoformat(message.headers["expires"]) > datetime.now(UTC) + timedelta(hours=23)
+
+
+def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(docket: Docket) -> None:
+    publisher = docket.publisher
+    client = docket.app.connection_for_write().channel().client
+    for _ in range(3 * ENOUGH):
+        publisher._nudge()
+    assert ENOUGH <= client.llen("docket.ticks") <= ENOUGH + LOOK_EVERY
+    client.delete("docket.ticks")
+    publisher._nudge()
+    assert len(_received(docket, "docket.ticks")) == 1
 
 
 def test_nudges_of_one_moment_are_one_message_at_once_and_one_at_the_end(docket: Docket) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from docket_celery.worker.nudges import CROWD, LONGEST, SHORTEST, Nudges, flush_all
+from docket_celery.worker.nudges import CROWD, LONGEST, SHORTEST, Nudges, Windows, flush_all
 
 
 class Time:
@@ -147,3 +147,25 @@ def test_an_alarm_that_rings_too_late_to_be_cancelled_sends_nothing(rig: Rig) ->
     assert rig.sent == []
     rig.time.advance(0.3)
     assert rig.sent == pytest.approx([100.3])
+
+
+@pytest.mark.parametrize("apart", [0.001, 0.03])
+def test_a_backlog_of_nudges_is_answered_by_few_scans_and_the_last_of_them_is_not_forgotten(apart: float) -> None:
+    time = Time()
+    windows = Windows(time.monotonic, crowd=1)
+    waits = []
+    for _ in range(300):
+        waits.append(windows.enter())
+        time.advance(apart)
+    assert waits.count(0) <= 6 + 300 * apart / LONGEST
+    assert waits[-1] > 0
+    time.advance(waits[-1])
+    assert windows.enter() == 0
+
+
+def test_nudges_that_come_now_and_then_are_all_answered_at_once() -> None:
+    time = Time()
+    windows = Windows(time.monotonic, crowd=1)
+    for _ in range(20):
+        assert windows.enter() == 0
+        time.advance(SHORTEST)
