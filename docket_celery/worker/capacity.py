@@ -1,7 +1,8 @@
 """How many vehicles this worker can run, told to the database for as long as it is a consumer.
 
 The registration lives in a consumer step: it ends with the broker connection, which is exactly when the worker stops
-being one. A worker that freezes or dies ages out. The consumer's loop never waits for the database.
+being one. A worker that freezes or dies ages out: the consumer's own timer asks for each renewal. Its loop never waits
+for the database.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from docket_celery.worker.setup import Docket
 
 logger = logging.getLogger("docket_celery")
 
+RENEW_EVERY = 5.0
+"""Seconds between two registrations."""
 LIVES = timedelta(seconds=20)
 """How long one registration counts."""
 PATIENCE = 1.0
@@ -45,6 +48,7 @@ class RegisterSlots(bootsteps.StartStopStep):  # type: ignore[misc]
         self._consumer = consumer
         self._registration = Registration(self._register, self._unregister)
         self._compared = False
+        self._timer: Any = None
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -52,9 +56,13 @@ class RegisterSlots(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         self._registration.begin(patience=PATIENCE)
+        self._timer = consumer.timer.call_repeatedly(RENEW_EVERY, self._registration.ask)
 
     def stop(self, consumer: Any) -> None:
-        self._registration.end(patience=PATIENCE)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._registration.end(patience=PATIENCE)
 
     def _register(self) -> None:
         assert self._docket is not None

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from support.clock import eventually
 
-from docket_celery.worker import registration
 from docket_celery.worker.registration import Registration
 
 FOREVER = 30.0
@@ -55,13 +54,23 @@ def test_begin_returns_registered_and_end_unregistered(database: Database, kept:
     assert "docket-registration" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_it_is_renewed_until_it_ends(database: Database, kept: Registration, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "RENEW_EVERY", 0.01)
+def test_it_is_renewed_when_asked_and_at_no_other_time(database: Database, kept: Registration) -> None:
     kept.begin(patience=FOREVER)
-    eventually(lambda: database.told.count("register") >= 3)
+    kept.ask()
+    eventually(lambda: database.told == ["register"] * 2)
     kept.end(patience=FOREVER)
-    assert database.told.count("unregister") == 1
-    assert database.told[-1] == "unregister"
+    assert database.told == ["register", "register", "unregister"]
+
+
+def test_renewals_that_were_asked_for_while_it_hung_are_one(database: Database, kept: Registration) -> None:
+    database.gate.clear()
+    kept.begin(patience=0.01)
+    for _ in range(10):
+        kept.ask()
+    database.gate.set()
+    eventually(lambda: database.told == ["register"] * 2)
+    kept.end(patience=FOREVER)
+    assert database.told == ["register", "register", "unregister"]
 
 
 def test_a_database_that_hangs_holds_up_neither_begin_nor_end(database: Database, kept: Registration) -> None:
@@ -90,6 +99,6 @@ def test_an_end_and_a_beginning_while_it_hangs_leave_it_registered(database: Dat
     kept.end(patience=0.01)
     kept.begin(patience=0.01)
     database.gate.set()
-    eventually(lambda: database.told == ["register"])
+    eventually(lambda: database.told == ["register", "register"])
     kept.end(patience=FOREVER)
-    assert database.told == ["register", "unregister"]
+    assert database.told == ["register", "register", "unregister"]
