@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fleet import Fleet, eventually
 from proj.graphs import line, napping, retrying
+from psycopg.conninfo import conninfo_to_dict
 
 from docket_celery.run.document import RunStatus
 from docket_celery.worker.publisher import DISPATCH
@@ -93,14 +94,14 @@ def test_redbeat_sends_the_tick(fleet: Fleet) -> None:
     assert (entry["task"], entry["options"]["queue"]) == (DISPATCH, "docket.ticks")
 
 
-def a_django_site(directory: Path) -> dict[str, str]:
-    """The environment of a Django project of settings only, with a migrated database in `directory`."""
+def a_django_site(directory: Path, database: dict[str, str]) -> dict[str, str]:
+    """The environment of a Django project of settings only, in `directory`, whose database is migrated."""
     (directory / "django_site.py").write_text(
         textwrap.dedent(f"""
         SECRET_KEY = "for tests"
         USE_TZ = True
         INSTALLED_APPS = ["django_celery_beat"]
-        DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {str(directory / "site.db")!r}}}}}
+        DATABASES = {{"default": {database!r}}}
         DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
         """)
     )
@@ -111,19 +112,28 @@ def a_django_site(directory: Path) -> dict[str, str]:
     return environment
 
 
+ENTRY = """
+SELECT t.task, t.queue, t.enabled, i.every, i.period FROM django_celery_beat_periodictask t
+JOIN django_celery_beat_intervalschedule i ON i.id = t.interval_id WHERE t.name = 'docket_celery.dispatch'
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite3", "postgresql"])
 def test_django_celery_beat_sends_the_tick_from_its_table(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    file, parts = tmp_path / "site.db", conninfo_to_dict(fleet.database_url)
+    server = {"NAME": parts["dbname"], "USER": parts["user"], "HOST": parts["host"], "PORT": parts["port"]}
+    where = {"NAME": str(file)} if kind == "sqlite3" else {name: str(value) for name, value in server.items()}
     with monkeypatch.context() as beats_own:
-        for name, value in a_django_site(tmp_path).items():
+        for name, value in a_django_site(tmp_path, {"ENGINE": f"django.db.backends.{kind}", **where}).items():
             beats_own.setenv(name, value)
         scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
         fleet.celery("beat", "beat", "-S", scheduler, "--max-interval", "1", "-l", "INFO")
     _ticks_are_all_it_takes(fleet)
-    with sqlite3.connect(tmp_path / "site.db") as connection:
-        entry = connection.execute(
-            "SELECT t.task, t.queue, t.enabled, i.every, i.period FROM django_celery_beat_periodictask t"
-            " JOIN django_celery_beat_intervalschedule i ON i.id = t.interval_id WHERE t.name = ?",
-            (DISPATCH,),
-        ).fetchone()
-    assert entry == (DISPATCH, "docket.ticks", 1, 1, "seconds")
+    if kind == "sqlite3":
+        with sqlite3.connect(file) as connection:
+            (entry,) = connection.execute(ENTRY).fetchall()
+    else:
+        (entry,) = fleet.rows(ENTRY)
+    assert entry == (DISPATCH, "docket.ticks", True, 1, "seconds")

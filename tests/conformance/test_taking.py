@@ -111,7 +111,7 @@ def test_expired_claims_take_up_no_slot(scene: Scene) -> None:
 def test_slots_that_workers_registered_count_where_no_number_is_given(scene: Scene) -> None:
     for number in range(4):
         scene.start(f"run-{number}")
-    scene.storage.fleet.register_worker("w", 3, ttl=timedelta(minutes=1))
+    scene.storage.fleet.register_worker("w", 3, ttl=timedelta(minutes=1), orphan_ttl=TTL)
     taken = [_take(scene, f"token-{n}", demand=Demand(gate="refill")).claim for n in range(4)]
     assert [claim is not None for claim in taken] == [True, True, True, False]
 
