@@ -1,0 +1,81 @@
+"""How fast an idle fleet of docket_celery wakes: a start and an answer, beside one plain Celery hop of the same workers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from benchmarks.peers.engine import PATIENCE, Fleet, main
+from benchmarks.peers.engines import docket_app
+from benchmarks.peers.engines.docket import DocketEngine
+
+IDLE = 1.1
+"""Seconds of rest before each wake: more than the dispatcher's interval, so that nothing is under way."""
+_HOP, _WARM = 1_000_000, 3
+
+
+class Wake(DocketEngine):
+    """Start to the first node, answer to the next node, `delay()` to the body of a task; in turns."""
+
+    name = "wake"
+
+    def workers(self) -> list[list[str]]:
+        return [
+            [f"docket,{docket_app.HOPS}" if part == "docket" else part for part in command]
+            for command in super().workers()
+        ]
+
+    def measure(self) -> dict[str, Any]:
+        self.prepare()
+        taken: dict[str, list[float]] = {"start": [], "resolve": [], "hop": []}
+        try:
+            with Fleet(self) as fleet:
+                fleet.release()
+                for n in range(_WARM + self.workload.runs):
+                    self._hop(n)  # Makes sure of connections here; the fleet is idle again after the rest.
+                    for name, wake in (("start", self._start), ("resolve", self._resolve), ("hop", self._hop)):
+                        time.sleep(IDLE)
+                        taken[name].append(wake(n))
+            assert self.finished() == _WARM + self.workload.runs
+        finally:
+            self.close()
+        spans = {name: sorted(found[_WARM:]) for name, found in taken.items()}
+        return {
+            name: {"p50": statistics.median(found), "p95": found[min(len(found) * 95 // 100, len(found) - 1)]}
+            for name, found in spans.items()
+        }
+
+    def _start(self, n: int) -> float:
+        began = time.time()
+        self._run = self.docket.start_run(self._refs[False], {"n": n})
+        return self._seen(n, 0) - began
+
+    def _resolve(self, n: int) -> float:
+        run = self.docket.await_run(self._run.id, timeout=PATIENCE)
+        time.sleep(IDLE)
+        began = time.time()
+        self.docket.resolve_interrupt(run.id, run.interrupts[0].id, 1)
+        instant = self._seen(n, 1)
+        self.docket.await_run(run.id, timeout=PATIENCE)
+        return instant - began
+
+    def _hop(self, n: int) -> float:
+        self._hops = getattr(self, "_hops", _HOP) + 1
+        began = time.time()
+        self.app.tasks["peers.hop"].delay(self._hops, 0)
+        return self._seen(self._hops, 0) - began
+
+    def _seen(self, run: int, step: int) -> float:
+        """The instant at which that body ran, once it has."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for instant, *body in reversed(self.tally.read()):
+                if body == [run, step]:
+                    return instant
+            time.sleep(0.01)
+        raise RuntimeError(f"run {run} has not come to step {step}")
+
+
+if __name__ == "__main__":
+    main(Wake)
