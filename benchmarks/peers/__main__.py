@@ -5,8 +5,8 @@
     python -m benchmarks.peers --docs                        # the same, into docs/performance.md
     python -m benchmarks.peers --only docket langgraph --workload chain100 --rounds 5
 
-Makes the peers' environment if there is none for these pins yet, starts one PostgreSQL (fsync on) and one Redis for all,
-and runs every engine on every workload it has. A run that is lost, executed twice or wrong ends the command.
+Makes the peers' environment if there is none for these pins yet, starts one PostgreSQL (fsync on) and one Redis for
+all, and runs every engine on every workload it has. A run that is lost, executed twice or wrong ends the command.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of small sizes, in a minute or two")
-    parser.add_argument(
-        "--smallest", action="store_true", help="one round of the smallest sizes: checks and no figures"
-    )
+    parser.add_argument("--smallest", action="store_true", help="one round of the smallest sizes: no figures")
     parser.add_argument("--rounds", type=int, default=None, help="3, or 1 of the small sizes")
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="ENGINE")
     parser.add_argument(

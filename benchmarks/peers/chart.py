@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib  # type: ignore[import-not-found,unused-ignore]
 
 COLOURS = {"floor": "#999999", "ours": "#0072b2", "durable": "#e69f00", "queue": "#56b4e9", "volatile": "#cc79a7"}
 """Told apart by every eye (Okabe and Ito); each bar carries its name as well."""

@@ -1,4 +1,4 @@
-"""Every engine on every workload it has, in turns: one round of all of them, then the next, each in a fresh database."""
+"""Every engine on every workload it has, in turns: a round of them all, then the next, each in a fresh database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,8 +121,10 @@ def hold(
             for name in names:
                 contestant = CONTESTANTS[name]
                 if work.name in contestant.workloads:
-                    print(f"round {number + 1} of {rounds}: {work.name}, {name}", file=sys.stderr, flush=True)
+                    print(f"round {number + 1} of {rounds}: {work.name}, {name}", end="", file=sys.stderr, flush=True)
+                    began = time.monotonic()
                     sample = _sample(running, contestant, work, size, peers)
+                    print(f": {time.monotonic() - began:.1f} s in all", file=sys.stderr, flush=True)
                     samples.setdefault((work.name, name), []).append(sample)
     return samples
 

@@ -37,7 +37,7 @@ _TABLES = """
 
 
 class Engine:
-    """What an engine must be able to do. `start` and what follows see the same object; workers have one of their own."""
+    """What an engine must be able to do. All sees the same object, but a worker process, which has one of its own."""
 
     name: ClassVar[str]
     in_process: ClassVar[bool] = True
@@ -216,7 +216,8 @@ def _written(connection: psycopg.Connection) -> tuple[int, int]:
     """Bytes of log inserted so far, and bytes of all tables with their indexes."""
     log = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchone()
     tables = connection.execute(_TABLES).fetchone()
-    assert log is not None and tables is not None
+    assert log is not None
+    assert tables is not None
     return int(log[0]), int(tables[0])
 
 

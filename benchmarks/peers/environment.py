@@ -31,7 +31,7 @@ def interpreter(home: Path) -> Path:
         print(f"making the peers' environment in {place}")
         shutil.rmtree(place, ignore_errors=True)
         venv.create(place, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", REQUIREMENTS], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "-r", REQUIREMENTS], check=True)
         done.touch()
     return python
 

@@ -97,11 +97,11 @@ def show(tables: Sequence[Sheet]) -> None:
 def markdown(tables: Sequence[Sheet], facts: Mapping[str, Any]) -> str:
     """The same, with what the figures depend on above them."""
     machine, run = facts["machine"], facts["run"]
-    versions = {**{name: text for name, text in machine["packages"].items()}, **facts["peers"]}
+    versions = {**machine["packages"], **facts["peers"]}
     lines = [
-        f"Machine: {machine['cpus']} cores ({machine['machine']}), {machine['system']}, Python {machine['python']}; load average"
-        f" when it ended {', '.join(map(str, machine['load_average']))}. Medians of {run['rounds']} interleaved round(s),"
-        f" size `{run['size']}`.",
+        f"Machine: {machine['cpus']} cores ({machine['machine']}), {machine['system']}, Python {machine['python']}.",
+        f"Load average at the end: {', '.join(map(str, machine['load_average']))}.",
+        f"Medians of {run['rounds']} interleaved round(s), size `{run['size']}`.",
         "",
         "Servers: " + ", ".join(f"{name} {text}" for name, text in facts["servers"].items()) + ".",
         "",

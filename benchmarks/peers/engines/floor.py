@@ -1,4 +1,4 @@
-"""The floor: one bare prepared statement per superstep, which updates a row and inserts two events; nothing around it."""
+"""The floor: one bare prepared statement per superstep: it updates a row and inserts two events, and that is all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RUNS = "INSERT INTO floor_run SELECT n, 0, 'token', '{}', '{}' FROM generate_se
 
 
 class Floor(Engine):
-    """One client per worker, each with its share of the runs. A fan of branches is two supersteps: they, and the join."""
+    """One client per worker, each with its share of the runs. A fan is two supersteps: its branches, and the join."""
 
     name = "floor"
 

@@ -1,4 +1,4 @@
-"""How fast an idle fleet of docket_celery wakes: a start and an answer, beside one plain Celery hop of the same workers."""
+"""How fast an idle fleet of docket_celery wakes: by a start, and by an answer, beside one plain hop to its workers."""
 
 from __future__ import annotations
 
