@@ -14,7 +14,7 @@ import multiprocessing
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -70,8 +70,14 @@ _RUNS = """
 """
 
 
-def measure(backlogs: list[Backlog], seconds: float) -> list[dict[str, Any]]:
-    """Claims per second and pages of every backlog, order and number of claimers."""
+CLAIMERS = (1, 4)
+HOT_COMMITS = 1_000
+
+
+def measure(
+    backlogs: list[Backlog], seconds: float, *, claimers: Sequence[int] = CLAIMERS, commits: int = HOT_COMMITS
+) -> list[dict[str, Any]]:
+    """Claims per second and pages of every backlog, order and number of claimers; HOT updates among so many commits."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="docket-benchmark-") as home, EmbeddedPostgres.start(Path(home)) as server:
         for number, backlog in enumerate(backlogs):
@@ -79,13 +85,13 @@ def measure(backlogs: list[Backlog], seconds: float) -> list[dict[str, Any]]:
             migrate.upgrade(migrated, "docket")
             fill(migrated, backlog)
             for order in STATEMENTS:
-                for claimers in (1, 4):
-                    copy = f"backlog_{number}_{order}_{claimers}"
+                for many in claimers:
+                    copy = f"backlog_{number}_{order}_{many}"
                     url = server.create_database(copy, template=f"backlog_{number}")
-                    rows.append(_measured(url, backlog, order, claimers, seconds))
+                    rows.append(_measured(url, backlog, order, many, seconds))
                     drop(server.url("postgres"), copy)
             drop(server.url("postgres"), f"backlog_{number}")
-        rows += exchanges(server) + hot_share(server)
+        rows += exchanges(server) + hot_share(server, commits)
     return rows
 
 
@@ -198,7 +204,7 @@ def exchanges(server: EmbeddedPostgres) -> list[dict[str, Any]]:
     return [{"operation": name, "exchanges": count} for name, count in found.items()]
 
 
-def hot_share(server: EmbeddedPostgres) -> list[dict[str, Any]]:
+def hot_share(server: EmbeddedPostgres, commits: int) -> list[dict[str, Any]]:
     """The share of HOT updates among redemptions and claim-keeping commits, of runs of few and of many nodes."""
     rows = []
     for nodes in (5, 100):
@@ -207,7 +213,7 @@ def hot_share(server: EmbeddedPostgres) -> list[dict[str, Any]]:
         docket = Docket.of(make_app(url, "memory://"))
         assert docket is not None
         ref = docket.save_graph(chain(nodes))
-        count = 1_000 // nodes
+        count = max(commits // nodes, 1)
         for _ in range(count):
             docket.start_run(ref)
         docket.drain()
