@@ -61,13 +61,13 @@ _FULL = (
     Workload(name="beside", title="10-node chain beside an untouched 1 MB", unit="steps",
              shape="chain", length=10, workers=1, runs=50, beside=True),
     Workload(name="wake", title="wake of an idle fleet", unit="wakes",
-             shape="wake", length=1, workers=2, runs=50),
+             shape="wake", length=1, workers=2, runs=30),
 )  # fmt: skip
 
 _RUNS: dict[Size, dict[str, int]] = {
     "full": {},
-    "quick": {"chain100": 5, "chains10": 100, "drain": 1_000, "fan": 60, "append": 1, "beside": 10, "wake": 15},
-    "smallest": {"chain100": 1, "chains10": 10, "drain": 50, "fan": 5, "append": 1, "beside": 2, "wake": 3},
+    "quick": {"chain100": 5, "chains10": 100, "drain": 1_000, "fan": 60, "append": 1, "beside": 10, "wake": 5},
+    "smallest": {"chain100": 1, "chains10": 10, "drain": 50, "fan": 5, "append": 1, "beside": 2, "wake": 1},
 }
 
 
