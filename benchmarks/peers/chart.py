@@ -19,7 +19,7 @@ COLOURS = {"floor": "#999999", "ours": "#0072b2", "durable": "#e69f00", "queue":
 def draw(results: dict[str, Any], file: Path) -> None:
     """One SVG, the same bytes for the same figures."""
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "docket", "font.size": 8})
+    matplotlib.rcParams.update({"svg.hashsalt": "docket", "svg.fonttype": "none", "font.size": 8})
     from matplotlib import pyplot
 
     panels = [figure for figure in results["figures"] if "per_second" in next(iter(figure["engines"].values()))]
