@@ -32,7 +32,7 @@ from benchmarks.exchanges import counted
 from benchmarks.machine import write
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
-from docket_celery.storage.contracts.values import ClaimPolicy, Demand
+from docket_celery.storage.contracts.claims import ClaimPolicy, Demand
 from docket_celery.storage.postgres import migrate, open_storage
 from docket_celery.storage.postgres.queries import Queries
 
@@ -217,7 +217,7 @@ def hot_share(server: EmbeddedPostgres, commits: int) -> list[dict[str, Any]]:
         for _ in range(count):
             docket.start_run(ref)
         docket.drain()
-        docket.storage.runs._database.close()
+        docket.storage.runs._database.sessions.close()
         other, retaining = 2 * count, nodes * count  # claim and last commit; redemption and all commits but the last
         updates, hot = _updates(url, other + retaining)
         rows.append(

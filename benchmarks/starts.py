@@ -42,7 +42,7 @@ def compare(count: int) -> None:
         measure("in bulk", count, lambda: docket.start_runs(ref, inputs))
         measure("in bulk, with keys", count, lambda: docket.start_runs(ref, inputs, keys=keys))
         measure("the same keys again", count, lambda: docket.start_runs(ref, inputs, keys=keys))
-        docket.storage.runs._database.close()  # type: ignore[attr-defined]
+        docket.storage.runs._database.sessions.close()  # type: ignore[attr-defined]
 
 
 def measure(what: str, count: int, start: Callable[[], object]) -> None:

@@ -125,7 +125,7 @@ def measure(rounds: int, runs: int) -> list[dict[str, Any]]:
             for _ in range(rounds):
                 for name, (graph, values, count) in workloads.items():
                     samples[name].append(drained(docket, connection, graph, values, count))
-        docket.storage.runs._database.close()
+        docket.storage.runs._database.sessions.close()
     return [_row(name, taken) for name, taken in samples.items()]
 
 

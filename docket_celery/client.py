@@ -34,11 +34,11 @@ from docket_celery.run.moment import Moment
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
 from docket_celery.runtime.mutations import cancel, check_reason, forced_cancel, resolve_interrupt
 from docket_celery.starting import start_many, start_one
+from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.rules import forced_cancel_event
 from docket_celery.storage.contracts.values import (
     SYSTEM,
-    ClaimPolicy,
     Commit,
     GraphRef,
     GraphVersion,

@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
+from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Demand, Lease
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Demand, Lease
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
 
 logger = logging.getLogger("docket_celery")

@@ -7,8 +7,7 @@ in the thread that is to be interrupted, and comes back later. Knows nothing of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 
 class _Holds(threading.local):
@@ -18,14 +17,22 @@ class _Holds(threading.local):
 _holds = _Holds()
 
 
-@contextmanager
-def held() -> Iterator[None]:
-    """Puts off the interruption of the calling thread until the block is left. May be nested."""
-    _holds.count += 1
-    try:
-        yield
-    finally:
+class _Held:
+    """One for all threads, and no generator: it stands around every statement."""
+
+    def __enter__(self) -> None:
+        _holds.count += 1
+
+    def __exit__(self, *_error: object) -> None:
         _holds.count -= 1
+
+
+_held = _Held()
+
+
+def held() -> AbstractContextManager[None]:
+    """Puts off the interruption of the calling thread until the block is left. May be nested."""
+    return _held
 
 
 def is_held() -> bool:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import Lease
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
 

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from docket_celery.errors import StoreUnavailable
 from docket_celery.renewal import Held
-from docket_celery.storage.contracts.values import Committed, Lease, Redeemed
+from docket_celery.storage.contracts.claims import Lease, Redeemed
+from docket_celery.storage.contracts.values import Committed
 
 logger = logging.getLogger("docket_celery")
 

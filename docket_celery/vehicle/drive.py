@@ -34,8 +34,9 @@ from docket_celery.run.moment import Continue, Moment
 from docket_celery.runtime.failures import message_of, type_name
 from docket_celery.runtime.loop import Withheld, propose_advance, propose_failure
 from docket_celery.runtime.plan import Blocked, Ended, NotDue
+from docket_celery.storage.contracts.claims import Lease, Redeemed
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import GraphRef, Lease, Redeemed
+from docket_celery.storage.contracts.values import GraphRef
 from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
 from docket_celery.vehicle.claimed_work import ClaimedWork
 from docket_celery.vehicle.drain import Drain

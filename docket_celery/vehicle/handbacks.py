@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from docket_celery.engine import Engine
-from docket_celery.storage.contracts.values import AbandonDisposition, AbandonPolicy, Backoff
+from docket_celery.storage.contracts.claims import AbandonDisposition, AbandonPolicy, Backoff
 from docket_celery.telemetry.hook import RunsPoisoned
 from docket_celery.vehicle.drain import Drain
 from docket_celery.vehicle.outcomes import Abandoned, Deferred, Discarded, FenceLost, HostIncompatible, Released

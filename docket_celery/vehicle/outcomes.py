@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from docket_celery.run.moment import ParkKind
-from docket_celery.storage.contracts.values import AbandonDisposition
+from docket_celery.storage.contracts.claims import AbandonDisposition
 
 Boundary: TypeAlias = Literal["max_moments", "max_elapsed", "both", "stopping"]
 """What narrowed a continuing moment to a park: a drain budget, both at once, or the worker's own end."""

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from docket_celery.errors import InvalidInput
-from docket_celery.storage.contracts.values import Lease, check_name
+from docket_celery.storage.contracts.claims import Lease
+from docket_celery.storage.contracts.values import check_name
 
 
 def to_message(lease: Lease) -> dict[str, Any]:

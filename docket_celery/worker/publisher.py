@@ -18,7 +18,7 @@ from kombu.messaging import Producer
 
 from docket_celery.config import Config
 from docket_celery.holds import held
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.worker.messages import to_message
 from docket_celery.worker.nudges import Nudges
 from docket_celery.worker.queues import queue_of

@@ -10,7 +10,8 @@ from support.scene import RETAIN, Scene
 
 from docket_celery.errors import InvalidInput
 from docket_celery.run.document import RunStatus
-from docket_celery.storage.contracts.values import SYSTEM, Backoff
+from docket_celery.storage.contracts.claims import Backoff
+from docket_celery.storage.contracts.values import SYSTEM
 
 DELAY = timedelta(seconds=30)
 BACKOFF = Backoff(base=timedelta(seconds=30), cap=timedelta(hours=1))

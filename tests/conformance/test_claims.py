@@ -10,7 +10,8 @@ from support.scene import Scene
 
 from docket_celery.errors import InvalidInput
 from docket_celery.run.document import RunStatus
-from docket_celery.storage.contracts.values import ClaimBatch, PoisonedClaim, Release
+from docket_celery.storage.contracts.claims import ClaimBatch, PoisonedClaim
+from docket_celery.storage.contracts.values import Release
 
 MICROSECOND = timedelta(microseconds=1)
 

@@ -10,8 +10,9 @@ from support.builders import TTL
 from support.scene import RETAIN, Scene
 
 from docket_celery.run.document import RunStatus
+from docket_celery.storage.contracts.claims import ClaimBatch, Demand
 from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
-from docket_celery.storage.contracts.values import ClaimBatch, Demand, Release
+from docket_celery.storage.contracts.values import Release
 
 INTERVAL = timedelta(seconds=5)
 MINUTE = timedelta(minutes=1)

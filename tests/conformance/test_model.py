@@ -21,7 +21,8 @@ from support.scene import RETAIN, Scene
 from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
-from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Lease, Redeemed, Release, Storage
+from docket_celery.storage.contracts.claims import Lease, Redeemed
+from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release, Storage
 from docket_celery.testing import ManualClock, SequentialIds
 
 OWNERS = {"run-1": "a", "run-2": "a", "run-3": "a", "run-4": "b", "run-5": "b", "run-6": None}

@@ -10,7 +10,8 @@ from support.scene import Scene
 
 from docket_celery.errors import StaleFence
 from docket_celery.run.document import RunStatus
-from docket_celery.storage.contracts.values import SYSTEM, Lease
+from docket_celery.storage.contracts.claims import Lease
+from docket_celery.storage.contracts.values import SYSTEM
 
 
 def _refused(scene: Scene, lease: Lease, token: str = "late") -> None:

@@ -8,8 +8,9 @@ import pytest
 from support.builders import TTL, a_scan
 from support.scene import Scene
 
+from docket_celery.storage.contracts.claims import Demand, Redeemed
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import Demand, Redeemed, Release
+from docket_celery.storage.contracts.values import Release
 
 
 def _take(scene: Scene, token: str = "mine", **parts: object) -> Taken:

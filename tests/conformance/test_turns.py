@@ -10,7 +10,8 @@ from support.builders import TTL, a_scan
 from support.scene import Scene
 
 from docket_celery.errors import InvalidInput
-from docket_celery.storage.contracts.values import ClaimBatch, Demand, Release
+from docket_celery.storage.contracts.claims import ClaimBatch, Demand
+from docket_celery.storage.contracts.values import Release
 
 FRACTIONS = [number / 50 for number in range(50)]
 

@@ -93,7 +93,7 @@ def place(postgres_url: str) -> Iterator[Place]:
     engine = build(Config(), storage, lambda name: node, pause=time.sleep, waker=nudges, hooks=hooks)
     docket = TenantClient(engine)
     yield Place(url=postgres_url, docket=docket, nudges=nudges, ref=docket.save_graph(GRAPH), facts=facts)
-    storage.runs._database.close()
+    storage.runs._database.sessions.close()
 
 
 # -- psycopg ------------------------------------------------------------------------------------------------------

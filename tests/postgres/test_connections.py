@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -18,9 +18,10 @@ from support.scene import RETAIN, Scene
 from docket_celery.embedded.process import free_port
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
 from docket_celery.run.document import Run
-from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange, Redeemed
+from docket_celery.storage.contracts.claims import Redeemed
+from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
 from docket_celery.storage.postgres import open_storage, run_store
-from docket_celery.storage.postgres.pool import Session
+from docket_celery.storage.postgres.sessions import Session
 from docket_celery.testing import ManualClock, SequentialIds
 
 
@@ -155,7 +156,7 @@ def test_a_connection_that_was_cut_while_it_was_opened_is_asked_for_again(
             raise psycopg.OperationalError("terminating connection due to administrator command")
         return original(cls, *args, **kwargs)
 
-    place.runs._database.close()
+    place.runs._database.sessions.close()
     monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connect))
     assert place.run().id == "run-1"
     assert cut == ["once"]
@@ -284,7 +285,7 @@ class TestCallersTransaction:
 
 
 def _parameters(url: str) -> dict[str, str]:
-    with open_storage(url).runs._database._session(fresh=False) as session:
+    with closing(open_storage(url).runs._database.sessions.take(fresh=True)) as session:
         return session.info.get_parameters()
 
 
@@ -307,6 +308,6 @@ def test_opening_a_store_connects_to_nothing() -> None:
 def test_two_stores_of_one_process_share_nothing(postgres_url: str, ids: SequentialIds) -> None:
     one, other = open_storage(postgres_url), open_storage(postgres_url)
     Scene(one, ManualClock()).start()
-    one.runs._database.close()
+    one.runs._database.sessions.close()
     assert other.runs.fetch_run(SYSTEM, "run-1").id == "run-1"
     assert one.runs.fetch_run(SYSTEM, "run-1").id == "run-1"

@@ -11,7 +11,7 @@ import psycopg
 from support.builders import a_scan
 from support.scene import Scene
 
-from docket_celery.storage.contracts.values import ClaimBatch, Demand
+from docket_celery.storage.contracts.claims import ClaimBatch, Demand
 from docket_celery.storage.postgres import open_storage
 
 

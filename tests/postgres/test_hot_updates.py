@@ -23,7 +23,7 @@ def test_retaining_commits_are_hot_updates(place: Scene, beside: psycopg.Connect
     for number in range(200):
         place.clock.advance(0.05)
         place.commit("run-1", token, schedule=RETAIN, fields={"total": number})
-    place.runs._database.close()
+    place.runs._database.sessions.close()
     with psycopg.connect(beside.info.dsn, autocommit=True, row_factory=dict_row) as watch:
         eventually(lambda: _updates(watch)[0] >= 200 + claimed_and_redeemed)
         updates, hot = _updates(watch)
@@ -35,7 +35,7 @@ def test_a_redemption_is_a_hot_update(place: Scene, beside: psycopg.Connection) 
     for number in range(5):
         place.start(f"run-{number}")
         place.redeem(place.lease())
-    place.runs._database.close()
+    place.runs._database.sessions.close()
     with psycopg.connect(beside.info.dsn, autocommit=True, row_factory=dict_row) as watch:
         eventually(lambda: _updates(watch)[0] >= 10)
         assert _updates(watch) == (10, 5)

@@ -18,7 +18,7 @@ from support.scene import Scene
 from docket_celery.clock import SystemClock
 from docket_celery.errors import SchemaMismatch, StoreUnavailable
 from docket_celery.run.document import RunStatus
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.storage.postgres import migrate, open_storage
 
 REVISION = """

@@ -12,7 +12,7 @@ from psycopg.types.numeric import Float8, Int8
 from support.builders import TTL, a_scan
 from support.scene import Scene
 
-from docket_celery.storage.contracts.values import ClaimPolicy, Demand
+from docket_celery.storage.contracts.claims import ClaimPolicy, Demand
 from docket_celery.storage.postgres import open_storage
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon
 from docket_celery.storage.postgres.queries import Queries

@@ -13,7 +13,8 @@ from support.builders import a_scan
 from support.clock import eventually
 from support.scene import Scene
 
-from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Demand, Release
+from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Demand
+from docket_celery.storage.contracts.values import Release
 from docket_celery.storage.postgres import open_storage
 
 

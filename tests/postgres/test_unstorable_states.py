@@ -9,7 +9,7 @@ from support.scene import Scene
 from docket_celery import START, Graph, Interrupt
 from docket_celery.errors import RowRefused
 from docket_celery.run.document import RunStatus
-from docket_celery.storage.postgres.pool import Database
+from docket_celery.storage.postgres.database import Database
 from docket_celery.vehicle.outcomes import Parked
 
 

@@ -13,16 +13,8 @@ from support.clock import NOON
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import Change, CheckpointType, Replaced
-from docket_celery.storage.contracts.values import (
-    AbandonPolicy,
-    ClaimPolicy,
-    Commit,
-    CommitProposal,
-    GraphRef,
-    InitialRun,
-    Release,
-    Schedule,
-)
+from docket_celery.storage.contracts.claims import AbandonPolicy, ClaimPolicy
+from docket_celery.storage.contracts.values import Commit, CommitProposal, GraphRef, InitialRun, Release, Schedule
 
 ORDER = GraphRef(graph_id="order", graph_hash="a1" * 32)
 TTL = timedelta(seconds=60)

@@ -20,7 +20,8 @@ from docket_celery.run.document import Run
 from docket_celery.run.events import Event
 from docket_celery.run.views import RunInfo
 from docket_celery.runtime.executor import Executor, InlineExecutor
-from docket_celery.storage.contracts.values import SYSTEM, ClaimPolicy, GraphRef, Lease, Scope, Storage
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease
+from docket_celery.storage.contracts.values import SYSTEM, GraphRef, Scope, Storage
 from docket_celery.storage.memory import of_state
 from docket_celery.storage.memory.state import State
 from docket_celery.telemetry.hook import Fact, Hooks

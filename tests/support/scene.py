@@ -10,13 +10,12 @@ from support.builders import ORDER, TTL, a_commit, a_decision, a_run, a_scan, an
 
 from docket_celery.run.document import Run
 from docket_celery.run.views import RunInfo
+from docket_celery.storage.contracts.claims import ClaimBatch, Lease
 from docket_celery.storage.contracts.run_store import RunStore
 from docket_celery.storage.contracts.values import (
     SYSTEM,
     TENANTLESS,
-    ClaimBatch,
     GraphRef,
-    Lease,
     Release,
     Retain,
     Scope,

@@ -12,7 +12,7 @@ from docket_celery.config import Config
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import build
 from docket_celery.storage import memory
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.testing import ManualClock, SequentialIds
 
 
@@ -71,7 +71,7 @@ def test_where_tenants_are_required_each_gets_its_turn(place: Scene) -> None:
 def test_single_refills_reach_every_tenant_soon(place: Scene) -> None:
     dispatcher, _ = _dispatcher(place, max_in_flight=100, tenant_mode="required")
     refilled = [dispatcher.refill() for _ in range(10)]
-    assert "b" in {lease.tenant for lease in refilled if lease is not None}
+    assert "b" in {lease.tenant for taken in refilled if taken is not None for lease in taken.batch.leases}
 
 
 def test_a_tenants_cap_holds_for_ticks_and_refills_together(place: Scene) -> None:

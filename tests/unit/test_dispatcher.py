@@ -12,7 +12,7 @@ from support.rig import Rig
 from docket_celery import START, Graph
 from docket_celery.dispatcher import LARGEST_BATCH, Dispatcher
 from docket_celery.errors import StoreUnavailable
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
 from docket_celery.vehicle.outcomes import Parked
 

@@ -14,7 +14,7 @@ from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
 from docket_celery.run.document import RunStatus
 from docket_celery.shift import Shift, ShiftReport
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.telemetry.hook import VehicleCrashed
 from docket_celery.vehicle.outcomes import FenceLost, Parked
 

@@ -11,7 +11,7 @@ from support.apps import a_graph
 
 from docket_celery import Docket, RunStatus
 from docket_celery.errors import InvalidInput
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.worker.messages import from_message, to_message
 from docket_celery.worker.publisher import VEHICLE
 

@@ -14,7 +14,7 @@ from support.apps import a_docket
 
 from docket_celery import Docket
 from docket_celery.embedded.redis import EmbeddedRedis
-from docket_celery.storage.contracts.values import Lease
+from docket_celery.storage.contracts.claims import Lease
 from docket_celery.worker.messages import to_message
 from docket_celery.worker.publisher import DISPATCH, ENOUGH, LOOK_EVERY, VEHICLE
 

@@ -83,7 +83,7 @@ class DocketEngine(Engine):
 
     def close(self) -> None:
         self._connection.close()
-        self.docket.storage.runs._database.close()  # type: ignore[attr-defined]
+        self.docket.storage.runs._database.sessions.close()  # type: ignore[attr-defined]
 
 
 def _celery() -> list[str]:

@@ -16,20 +16,22 @@ from typing import Any, Protocol
 
 from docket_celery.run.document import Run
 from docket_celery.run.views import RunInfo, RunPage
-from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import (
+from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
     ClaimBatch,
     ClaimPolicy,
+    Lease,
+    Redeemed,
+)
+from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.values import (
     CommitProposal,
     Committed,
     InitialRun,
-    Lease,
     ListQuery,
     Mutated,
     MutationDecision,
-    Redeemed,
     Scope,
     Started,
 )

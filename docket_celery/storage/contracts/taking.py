@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from docket_celery.errors import CorruptRecord, StaleFence
-from docket_celery.storage.contracts.values import ClaimBatch, ClaimPolicy, Lease, Redeemed
+from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Lease, Redeemed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

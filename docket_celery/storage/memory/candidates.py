@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from docket_celery.storage.contracts.values import Demand
+from docket_celery.storage.contracts.claims import Demand
 from docket_celery.storage.memory.state import State, StoredRun
 
 CandidateClass = Literal["ready", "expired"]

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from docket_celery.errors import ClaimLost, StaleFence
-from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
-from docket_celery.storage.contracts.taking import Taken, take_in_two
-from docket_celery.storage.contracts.values import (
+from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
     Backoff,
@@ -18,6 +16,8 @@ from docket_celery.storage.contracts.values import (
     PoisonedClaim,
     Redeemed,
 )
+from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
+from docket_celery.storage.contracts.taking import Taken, take_in_two
 from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut, next_wake
 from docket_celery.storage.memory.copies import copy_run
 from docket_celery.storage.memory.state import State, StoredRun, later

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from docket_celery.storage.contracts.values import ClaimPolicy
+from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.memory.candidates import Candidate
 from docket_celery.storage.memory.state import StoredRun
 

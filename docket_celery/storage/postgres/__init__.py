@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 from docket_celery.storage.contracts.values import Storage
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.event_store import PostgresEventStore
 from docket_celery.storage.postgres.fleet import PostgresFleet
 from docket_celery.storage.postgres.graph_store import PostgresGraphStore
-from docket_celery.storage.postgres.pool import Database
 from docket_celery.storage.postgres.retention import PostgresRetention
 from docket_celery.storage.postgres.run_store import PostgresRunStore
 

@@ -12,9 +12,7 @@ from psycopg import errors
 from psycopg.rows import DictRow
 
 from docket_celery.errors import ClaimLost, CorruptRecord, NotFound, StaleFence
-from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
-from docket_celery.storage.contracts.taking import Taken, take_in_two
-from docket_celery.storage.contracts.values import (
+from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
     ClaimBatch,
@@ -23,10 +21,13 @@ from docket_celery.storage.contracts.values import (
     PoisonedClaim,
     Redeemed,
 )
+from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
+from docket_celery.storage.contracts.taking import Taken, take_in_two
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
 from docket_celery.storage.postgres.parameters import array, bounded, named
-from docket_celery.storage.postgres.pool import Database, Session
 from docket_celery.storage.postgres.rows import run_of, tenant_of
+from docket_celery.storage.postgres.sessions import Session
 
 _GATE_TIMEOUT: Final = "500ms"
 """How long a nudge waits for a running scan."""

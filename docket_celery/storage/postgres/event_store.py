@@ -6,8 +6,8 @@ from docket_celery.errors import NotFound
 from docket_celery.run.views import EventPage
 from docket_celery.storage.contracts.bounds import check_after, check_limit
 from docket_celery.storage.contracts.values import Scope
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.parameters import named, seen_by
-from docket_celery.storage.postgres.pool import Database
 from docket_celery.storage.postgres.rows import events_of
 
 

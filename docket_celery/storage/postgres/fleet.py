@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
 from docket_celery.storage.contracts.values import check_name
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.parameters import bounded
-from docket_celery.storage.postgres.pool import Database
 
 
 class PostgresFleet:

@@ -12,7 +12,7 @@ from docket_celery.run.values import encode
 from docket_celery.storage.contracts.bounds import check_limit
 from docket_celery.storage.contracts.rules import owner_of
 from docket_celery.storage.contracts.values import GraphRef, GraphVersion, GraphVersionPage, Scope, check_id, check_name
-from docket_celery.storage.postgres.pool import Database
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.rows import graph_of, ref_of
 
 

@@ -23,8 +23,9 @@ from psycopg.pq import ExecStatus
 
 from docket_celery.clock import Jitter, RandomJitter
 from docket_celery.storage.contracts.fleet import Listening
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.locks import advisory_key
-from docket_celery.storage.postgres.pool import Database, Session, is_pooled
+from docket_celery.storage.postgres.sessions import Session, is_pooled
 
 logger = logging.getLogger("docket_celery")
 
@@ -86,7 +87,7 @@ class Listener:
         pause = 0.0
         while not stopping.wait(pause):
             try:
-                with contextlib.closing(self._database.dedicated()) as session:
+                with contextlib.closing(self._database.sessions.dedicated()) as session:
                     self._serve(session, stopping)
             except Exception as error:
                 if not stopping.is_set():
@@ -180,7 +181,7 @@ class _Line:
 def listening_state(url: str, *, schema: str) -> Listening:
     """Asks the database whether a listener has the turn. Raises `StoreUnavailable`."""
     database = Database(url, schema=schema, max_connections=1)
-    with contextlib.closing(database.dedicated()) as session:
+    with contextlib.closing(database.sessions.dedicated()) as session:
         if is_pooled(session):
             return "pooled"
         (row,) = database.execute(session, "has_listener", {"key": advisory_key("listen", schema)}).fetchall()

@@ -18,8 +18,8 @@ from psycopg import errors
 import docket_celery
 from docket_celery.errors import SchemaMismatch, StoreUnavailable
 from docket_celery.storage.postgres.locks import advisory_key
-from docket_celery.storage.postgres.pool import CONNECT_TIMEOUT, describe
 from docket_celery.storage.postgres.queries import quote
+from docket_celery.storage.postgres.sessions import CONNECT_TIMEOUT, describe
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -10,9 +10,10 @@ from psycopg.rows import DictRow
 
 from docket_celery.storage.contracts.retention import PruneCount, PrunePolicy
 from docket_celery.storage.contracts.values import Scope
+from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.locks import advisory_key
 from docket_celery.storage.postgres.parameters import bounded, seen_by
-from docket_celery.storage.postgres.pool import Database, Session
+from docket_celery.storage.postgres.sessions import Session
 
 _SEEN_ANEW: Final = 3
 """How often graph versions are looked for again when runs keep coming to refer to them."""

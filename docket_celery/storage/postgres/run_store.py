@@ -38,8 +38,8 @@ from docket_celery.storage.contracts.values import (
     Scope,
 )
 from docket_celery.storage.postgres.parameters import named, of_transition, seen_by, variant_of
-from docket_celery.storage.postgres.pool import Session
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
+from docket_celery.storage.postgres.sessions import Session
 from docket_celery.storage.postgres.starts import PostgresStarts
 
 _MUTATION_LOCK_TIMEOUT: Final = "1s"

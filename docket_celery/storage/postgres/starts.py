@@ -21,8 +21,8 @@ from docket_celery.storage.contracts.rules import check_initial, missing_version
 from docket_celery.storage.contracts.values import InitialRun, Scope, Started
 from docket_celery.storage.postgres.claims import PostgresClaims
 from docket_celery.storage.postgres.parameters import array, of_initial, of_initials
-from docket_celery.storage.postgres.pool import Session, adapt
 from docket_celery.storage.postgres.rows import run_of
+from docket_celery.storage.postgres.sessions import Session, adapt
 
 T = TypeVar("T")
 Executor: TypeAlias = Session | psycopg.Cursor[DictRow]
