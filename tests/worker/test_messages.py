@@ -11,7 +11,7 @@ from support.apps import a_graph
 
 from docket_celery import Docket, RunStatus
 from docket_celery.errors import InvalidInput
-from docket_celery.storage.contracts.claims import Lease
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease
 from docket_celery.worker.messages import from_message, to_message
 from docket_celery.worker.publisher import VEHICLE
 
@@ -102,6 +102,7 @@ def test_a_lease_of_something_else_redeems_nothing_and_ends_harmlessly(docket: D
 def test_a_task_takes_arguments_that_a_later_version_adds(docket: Docket) -> None:
     docket.drain()
     run = docket.start_run(docket.save_graph(a_graph()), {"name": "Ada"})
-    (lease,) = docket.dispatcher.nudge().leases
+    policy = ClaimPolicy(limit=1, orphan_ttl=docket.engine.orphan_ttl, max_claim_attempts=3)
+    (lease,) = docket.storage.runs.claim_due(policy).leases
     assert docket.app.tasks[VEHICLE](lease=to_message(lease), priority="high") == "parked:terminal"
     assert docket.fetch_run(run.id).status is RunStatus.DONE
