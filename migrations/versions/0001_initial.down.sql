@@ -5,5 +5,7 @@ DROP TABLE {schema}.run_inbox;
 DROP TABLE {schema}.run_events;
 DROP TABLE {schema}.run_chunks;
 DROP TABLE {schema}.run_fields;
+ALTER TABLE {schema}.runs DROP CONSTRAINT runs_are_legal;
+DROP FUNCTION {schema}.run_is_legal;
 DROP TABLE {schema}.runs;
 DROP TABLE {schema}.graph_versions;

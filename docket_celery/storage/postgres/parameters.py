@@ -17,8 +17,7 @@ from docket_celery.run.document import Run
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Appended, Change, CheckpointType, Replaced
 from docket_celery.run.values import encode
-from docket_celery.storage.contracts.rules import Refusal
-from docket_celery.storage.contracts.values import InitialRun, Release, Retain, Schedule, Scope, check_name
+from docket_celery.storage.contracts.values import InitialRun, Scope, check_name
 
 _LONGEST_DELAY: Final = timedelta(seconds=LONGEST_DELAY)
 
@@ -65,9 +64,9 @@ def of_initial(initial: InitialRun, tenant: str | None, now: datetime | None) ->
     """Parameters of `insert_run`."""
     run = initial.run
     return {
-        **_of_run(run, initial.checkpoint_type),
-        **_of_changes([Replaced(name=name, value=value) for name, value in run.fields.items()]),
-        **_of_events(initial.events),
+        **of_run(run, initial.checkpoint_type),
+        **of_changes([Replaced(name=name, value=value) for name, value in run.fields.items()]),
+        **of_many_events(initial.events),
         "tenant": tenant or "",
         "schedule": initial.schedule.kind,
         "wake_at": initial.schedule.at,
@@ -100,66 +99,15 @@ def of_initials(initials: Sequence[InitialRun], tenant: str | None, now: datetim
         "field_names": array(name for _, name, _ in fields),
         "field_values": array(encode(value) for _, _, value in fields),
         "event_ids": array(event.run_id for event in events),
-        **_of_events(events),
+        **of_many_events(events),
         "checkpoint_type": CheckpointType.RUN_INITIALIZED.value,
         "tenant": tenant or "",
         "now": now,
     }
 
 
-def of_transition(
-    scope: Scope,
-    run: Run,
-    events: Sequence[Event],
-    changes: Sequence[Change],
-    checkpoint_type: CheckpointType,
-    schedule: Schedule,
-    *,
-    commit_id: str,
-    claim_token: str | None,
-    inbox_seq: int | None,
-    now: datetime | None,
-    refusal: Refusal,
-) -> dict[str, Any]:
-    """Parameters of every variant of `commit_retain` and `commit_release`. `claim_token` None is a serialised mutation.
-
-    Raises `refusal` for an instant without a time zone, which would mean another one in every session.
-    """
-    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
-        if instant is not None and instant.tzinfo is None:
-            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
-    for event in events:
-        if event.at.tzinfo is None:
-            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
-    return {
-        **_of_run(run, checkpoint_type),
-        **_of_changes(changes),
-        **_of_events(events),
-        **_of_schedule(schedule),
-        "tenant": seen_by(scope),
-        "commit_id": commit_id,
-        "claim_token": claim_token,
-        "expected": run.checkpoint_seq - 1,
-        "expected_event_seq": run.event_seq - len(events),
-        "updated_at": run.updated_at,
-        "finished_at": run.finished_at if run.status.is_terminal else None,
-        "inbox_seq": inbox_seq,
-        "now": now,
-    }
-
-
-def variant_of(statement: str, changes: Sequence[Change]) -> str:
-    """The variant of `commit_retain` or `commit_release` that writes just what `changes` need."""
-    replacing = any(isinstance(change, Replaced) for change in changes)
-    appending = any(isinstance(change, Appended) for change in changes)
-    if replacing and appending:
-        return f"{statement}_changing"
-    if replacing:
-        return f"{statement}_replacing"
-    return f"{statement}_appending" if appending else statement
-
-
-def _of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
+def of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
+    """Parameters of what the run's own row holds."""
     return {
         "id": run.id,
         "graph_id": run.graph_id,
@@ -173,7 +121,8 @@ def _of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
     }
 
 
-def _of_changes(changes: Sequence[Change]) -> dict[str, Any]:
+def of_changes(changes: Sequence[Change]) -> dict[str, Any]:
+    """Parameters of the fields that differ."""
     replaced = [change for change in changes if isinstance(change, Replaced)]
     appended = [change for change in changes if isinstance(change, Appended)]
     return {
@@ -184,7 +133,8 @@ def _of_changes(changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _of_events(events: Sequence[Event]) -> dict[str, Any]:
+def of_many_events(events: Sequence[Event]) -> dict[str, Any]:
+    """Parameters of any number of events."""
     return {
         "event_seqs": numbers(event.seq for event in events),
         "event_types": array(event.type.value for event in events),
@@ -193,11 +143,3 @@ def _of_events(events: Sequence[Event]) -> dict[str, Any]:
         "event_nodes": array(event.node for event in events),
         "event_data": array(encode_event_data(event.data) for event in events),
     }
-
-
-def _of_schedule(schedule: Schedule) -> dict[str, Any]:
-    match schedule:
-        case Retain(ttl=ttl):
-            return {"refresh_after": bounded(ttl) / 3}
-        case Release(kind=kind, at=at):
-            return {"schedule": kind, "wake_at": at}

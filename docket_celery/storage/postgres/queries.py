@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Final
 
 from docket_celery.errors import ConfigError
+from docket_celery.storage.postgres import transitions
 
 _HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _BRACES: Final = re.compile(r"\{(\w+)\}")
@@ -90,6 +91,7 @@ def _statements(notify: bool) -> Mapping[str, str]:
             if name in found[kind]:
                 raise ValueError(f"{file.name}: the {kind} {name!r} is defined twice")
             found[kind][name] = _bare(text)
+    found["name"] |= dict(transitions.statements())
     parts = found["part"] if notify else {**found["part"], **dict.fromkeys(_TELLING, "")}
     return {name: _with_parts(text, parts) for name, text in found["name"].items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from psycopg import errors
 from psycopg.rows import DictRow
@@ -37,10 +37,11 @@ from docket_celery.storage.contracts.values import (
     Retain,
     Scope,
 )
-from docket_celery.storage.postgres.parameters import named, of_transition, seen_by, variant_of
+from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.storage.postgres.starts import PostgresStarts
+from docket_celery.storage.postgres.transitions import of_transition, statement_for
 
 _MUTATION_LOCK_TIMEOUT: Final = "1s"
 _MUTATION_IDLE_TIMEOUT: Final = "5s"
@@ -90,8 +91,8 @@ class PostgresRunStore(PostgresStarts):
 
     def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
         check_commit(proposal)
-        retains = isinstance(proposal.schedule, Retain)
-        statement = variant_of("commit_retain" if retains else "commit_release", proposal.changes)
+        kind: Literal["retain", "release"] = "retain" if isinstance(proposal.schedule, Retain) else "release"
+        statement = statement_for(kind, proposal.changes, proposal.events)
         parameters = of_transition(
             scope,
             proposal.run,
@@ -175,7 +176,8 @@ class PostgresRunStore(PostgresStarts):
             now=now,
             refusal=InvalidMutation,
         )
-        if self._transition(session, variant_of("commit_release", decision.changes), parameters) is None:
+        statement = statement_for("release", decision.changes, decision.events)
+        if self._transition(session, statement, parameters) is None:
             raise InvalidMutation(f"run {decision.run.id!r}: the decision does not follow from the locked row")
 
     def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> DictRow | None:

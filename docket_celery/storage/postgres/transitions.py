@@ -1,0 +1,118 @@
+"""The statements of transitions, put together from the parts in `sql/transitions.sql`.
+
+A statement names only those tables that it writes to, since opening one costs even when no row follows; and the usual
+few events stand in it one by one, since unpacking arrays costs more than inserting what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import product
+from typing import Any, Final, Literal
+
+from docket_celery.run.codec import encode_event_data
+from docket_celery.run.document import Run
+from docket_celery.run.events import Event
+from docket_celery.run.moment import Appended, Change, CheckpointType, Replaced
+from docket_celery.storage.contracts.rules import Refusal
+from docket_celery.storage.contracts.values import Release, Retain, Schedule, Scope
+from docket_celery.storage.postgres.parameters import bounded, of_changes, of_many_events, of_run, seen_by
+
+_KINDS: Final = {"retain": ("retained", "answered"), "release": ("released", "answered_and_told")}
+_CHANGES: Final = {
+    "": (),
+    "_replacing": ("replacing",),
+    "_appending": ("appending",),
+    "_changing": ("replacing", "appending"),
+}
+_EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
+_FEW: Final = 3
+
+
+def statements() -> Iterator[tuple[str, str]]:
+    """The name and the text, with its parts in braces, of each."""
+    for kind, changes, events in product(_KINDS, _CHANGES, _EVENTS):
+        moved, answer = _KINDS[kind]
+        tables = ",\n".join(f"{{{part}}}" for part in (moved, *_CHANGES[changes], _EVENTS[events]))
+        yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer}}}"
+
+
+def statement_for(kind: Literal["retain", "release"], changes: Sequence[Change], events: Sequence[Event]) -> str:
+    """The name of the one that writes just what a transition needs."""
+    replacing = any(isinstance(change, Replaced) for change in changes)
+    appending = any(isinstance(change, Appended) for change in changes)
+    written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
+    return f"commit_{kind}{written[replacing, appending]}{'' if _are_few(events) else '_at_length'}"
+
+
+def of_transition(
+    scope: Scope,
+    run: Run,
+    events: Sequence[Event],
+    changes: Sequence[Change],
+    checkpoint_type: CheckpointType,
+    schedule: Schedule,
+    *,
+    commit_id: str,
+    claim_token: str | None,
+    inbox_seq: int | None,
+    now: datetime | None,
+    refusal: Refusal,
+) -> dict[str, Any]:
+    """Parameters of the statement that `statement_for` names. `claim_token` None is a serialised mutation.
+
+    Raises `refusal` for an instant without a time zone, which would mean another one in every session.
+    """
+    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
+        if instant is not None and instant.tzinfo is None:
+            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
+    for event in events:
+        if event.at.tzinfo is None:
+            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
+    return {
+        **of_run(run, checkpoint_type),
+        **of_changes(changes),
+        **_of_events(events),
+        **_of_schedule(schedule),
+        "tenant": seen_by(scope),
+        "commit_id": commit_id,
+        "claim_token": claim_token,
+        "expected": run.checkpoint_seq - 1,
+        "expected_event_seq": run.event_seq - len(events),
+        "updated_at": run.updated_at,
+        "finished_at": run.finished_at if run.status.is_terminal else None,
+        "inbox_seq": inbox_seq,
+        "now": now,
+    }
+
+
+def _are_few(events: Sequence[Event]) -> bool:
+    """Whether they fit into the statement itself: at most three, of one step and one instant."""
+    if len(events) > _FEW:
+        return False
+    return all(event.step == events[0].step and event.at == events[0].at for event in events[1:])
+
+
+def _of_events(events: Sequence[Event]) -> dict[str, Any]:
+    """Their parameters, in the form that the statement has. The row's counter numbers the few."""
+    if not _are_few(events):
+        return of_many_events(events)
+    given: dict[str, Any] = {
+        "event_step": events[0].step if events else None,
+        "event_at": events[0].at if events else None,
+    }
+    for number in range(_FEW):
+        event = events[number] if number < len(events) else None
+        given[f"event_type_{number + 1}"] = None if event is None else event.type.value
+        given[f"event_node_{number + 1}"] = None if event is None else event.node
+        given[f"event_data_{number + 1}"] = None if event is None else encode_event_data(event.data)
+    return given
+
+
+def _of_schedule(schedule: Schedule) -> dict[str, Any]:
+    match schedule:
+        case Retain(ttl=ttl):
+            return {"refresh_after": bounded(ttl) / 3}
+        case Release(kind=kind, at=at):
+            return {"schedule": kind, "wake_at": at}
