@@ -4,6 +4,11 @@
 -- `now` pins the clock for tests; otherwise clock_timestamp() rather than now(), since a statement may have waited for a
 -- lock or run inside a longer transaction.
 
+-- part: unflushed
+-- For this transaction alone: it does not wait for the log to reach the disk. A claim that a crash of the server takes back
+-- is a run that is due again, and whoever held it is refused. Its first commit flushes what came before it.
+set_config('synchronous_commit', 'off', true) AS unflushed
+
 -- part: redeemed
 -- What the holder of a claim needs to begin.
 SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
@@ -33,7 +38,7 @@ WITH hit AS (
           r.status = 'running' AND r.poisoned_at IS NULL AND r.checkpoint_seq = %(checkpoint_seq)s::bigint
           AND r.claim_token IN (%(offered)s::text, %(token)s::text)
       ) IS TRUE
-    RETURNING r.*, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+    RETURNING r.*, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
 )
 {redeemed}
 FROM hit r

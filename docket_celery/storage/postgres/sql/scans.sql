@@ -19,7 +19,7 @@ slots AS MATERIALIZED (
 -- part: admission
 -- When it is, whether this scan is let in, and how many outcomes it may have.
 clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
 ),
 -- Only a tick is turned away. A gate row that changed since the snapshot is locked in its newest version, so the counter
 -- differs from the one the snapshot shows: another scan has ended in between, and its claims are not in our counts.

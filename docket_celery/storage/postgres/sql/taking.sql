@@ -4,7 +4,7 @@
 -- The short way for the common case, one ready run in the order of age. It answers with no row as soon as there is
 -- anything to weigh: an expired claim whose turn it may be, attempts that are used up, a slot that is not free.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
 ),
 {slots},
 allowed AS MATERIALIZED (
