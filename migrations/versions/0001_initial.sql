@@ -60,7 +60,8 @@ CREATE TABLE {schema}.runs (
 ) WITH (fillfactor = 80);
 
 -- Every legal shape of the row. A function, since the server reads the text of a constraint anew for each statement that
--- updates the table, but keeps a function for the session: as constraints these rules cost a quarter of a commit.
+-- updates the table, but keeps a function for the session: as constraints these rules cost a quarter of a commit. A
+-- migration that changes the type of a column replaces the function too, so that every session compiles it anew.
 CREATE FUNCTION {schema}.run_is_legal(run {schema}.runs) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN run.status IN ('running', 'waiting', 'done', 'failed', 'cancelled')

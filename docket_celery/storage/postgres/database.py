@@ -25,7 +25,13 @@ _REPEATS: Final = 3
 """How often a statement that lost against another transaction is tried again."""
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
-_LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
+_LOST_PLAN = (
+    errors.InvalidSqlStatementName,
+    errors.DuplicatePreparedStatement,
+    errors.FeatureNotSupported,
+    errors.DatatypeMismatch,
+)
+"""The last two come after a migration: of a statement, and of the function that judges a row."""
 _ENDED = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -130,7 +136,7 @@ class Database:
         the next transaction may meet any server session, statements are not prepared any more.
         """
         session.close()
-        if not isinstance(error, errors.FeatureNotSupported):
+        if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
             self._prepare = False
 
     def _translated(self, error: psycopg.Error) -> StoreError:
