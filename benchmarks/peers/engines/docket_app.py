@@ -58,10 +58,10 @@ def join(n: int, step: int, parts: list[int]) -> dict[str, int]:
 
 
 @node(name="peers.append")
-def append(n: int, ctx: NodeContext) -> dict[str, str]:
+def append(n: int, ctx: NodeContext) -> dict[str, str | int]:
     """One kilobyte more in the log."""
     tally.note(n, ctx.step - FIRST_STEP)
-    return {"log": APPENDED}
+    return {"log": APPENDED, "round": 1}
 
 
 @node(name="peers.ask")
@@ -110,10 +110,11 @@ def _append(rounds: int) -> Graph:
         Graph("append", max_supersteps=rounds + 1)
         .input("n", int)
         .field("log", list[str], reducer="append")
+        .field("round", int, reducer="sum")
         .node("append", append)
         .edge(START, "append")
-        .edge("append", "append", when=f"size(log) < {rounds}")
-        .edge("append", FINISH, when=f"size(log) >= {rounds}")
+        .edge("append", "append", when=f"round < {rounds}")
+        .edge("append", FINISH, when=f"round >= {rounds}")
     )
 
 
