@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import claims, throughput, wal
+from benchmarks import claims, fairness, memory, throughput, wal
 from benchmarks.machine import write
 
 
@@ -24,8 +24,12 @@ def main() -> None:
     wal.report(written)
     claimed = claims.measure(*((claims.QUICK, 1.0) if options.quick else (claims.FULL, 3.0)))
     claims.report(claimed)
+    grown = memory.measure(*((50, 200) if options.quick else (memory.WARM_UP, memory.RUNS)))
+    memory.report(grown)
+    waited = fairness.measure(100 if options.quick else fairness.RUNS)
+    fairness.report(waited)
     if options.json is not None:
-        write(options.json, [*rows, *written, *claimed])
+        write(options.json, [*rows, *written, *claimed, *grown, *waited])
 
 
 if __name__ == "__main__":

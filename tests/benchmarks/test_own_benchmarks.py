@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import claims, starts, throughput, wal
+from benchmarks import claims, fairness, memory, starts, throughput, wal
 
 
 def test_throughput_runs_and_every_figure_stands_beside_its_floor() -> None:
@@ -27,6 +27,19 @@ def test_claims_runs_over_backlog_exchanges_and_hot_updates() -> None:
     assert [row["order"] for row in rows if "order" in row] == list(claims.STATEMENTS)
     assert any("operation" in row for row in rows)
     assert any("hot_share" in row for row in rows)
+
+
+def test_memory_runs_and_tells_of_each_worker() -> None:
+    rows = memory.measure(warm_up=2, runs=4)
+    memory.report(rows)
+    assert [row["worker"] for row in rows] == ["w1", "w2"]
+
+
+def test_fairness_runs_and_turns_serve_the_small_tenants_before_the_hot_one() -> None:
+    rows = {row["order"]: row for row in fairness.measure(40)}
+    fairness.report(list(rows.values()))
+    assert rows["age"]["last"] == 100
+    assert rows["tenants"]["last"] < 100
 
 
 def test_starts_runs_in_each_way(capsys: pytest.CaptureFixture[str]) -> None:
