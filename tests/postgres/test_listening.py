@@ -280,6 +280,27 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_the_turn_alive(
     ears.have("a", "a")
 
 
+def test_a_child_of_a_child_keeps_the_file_that_has_the_sockets_number_by_then(ears: Ears, postgres_url: str) -> None:
+    ears.open("a", postgres_url)
+    ears.have("a")
+    (held,) = [listener._session for listener in listening._listeners if listener._session is not None]
+    descriptor = held.fileno()
+    child = os.fork()
+    if child == 0:
+        # Both must leave without running the test session's own clean-up.
+        os.dup2(1, descriptor)
+        grandchild = os.fork()
+        if grandchild == 0:
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                os._exit(1)
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 def test_listeners_leave_no_thread_behind(ears: Ears, postgres_url: str) -> None:
     listener = ears.open("a", postgres_url)
     ears.have("a")

@@ -199,9 +199,11 @@ def _cut(session: Session | None) -> None:
 def _leave_to_the_parent() -> None:
     """A forked child closes its copies of the sockets: they would keep a turn alive after its owner's death."""
     for listener in list(_listeners):
-        if listener._session is not None:
+        # Forgotten here, or a child of this child would close whatever has the socket's number by then.
+        session, listener._session = listener._session, None
+        if session is not None:
             with contextlib.suppress(OSError, psycopg.Error):
-                os.close(listener._session.fileno())
+                os.close(session.fileno())
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
