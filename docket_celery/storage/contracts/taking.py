@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from docket_celery.errors import CorruptRecord, StaleFence
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Lease, Redeemed
+
+_MOST_SCANS: Final = 8
+"""Runs in a row that may be taken away between the scan and the redemption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +32,18 @@ class _Claims(Protocol):
 
 def take_in_two(runs: _Claims, policy: ClaimPolicy, token: str) -> Taken:
     """Takes a run by a scan and a redemption: right for whatever there is to weigh, an expired claim or a turn."""
-    batch = runs.claim_due(replace(policy, limit=1, delivery="lease"))
-    if not batch.leases:
-        return Taken(batch=batch)
-    (lease,) = batch.leases
-    claim: Redeemed | CorruptRecord
-    try:
-        claim = runs.redeem_claim(lease, token=token)
-    except StaleFence:
-        # It was handed out before, and the earlier message came to its end just now.
-        return Taken(batch=replace(batch, leases=()))
-    except CorruptRecord as error:
-        claim = error
-    return Taken(batch=replace(batch, leases=(replace(lease, claim_token=token),)), claim=claim)
+    for _ in range(_MOST_SCANS):
+        batch = runs.claim_due(replace(policy, limit=1, delivery="lease"))
+        if not batch.leases:
+            return Taken(batch=batch)
+        (lease,) = batch.leases
+        claim: Redeemed | CorruptRecord
+        try:
+            claim = runs.redeem_claim(lease, token=token)
+        except StaleFence:
+            # An earlier message has redeemed it, or somebody has changed the run, just now: others may be due.
+            continue
+        except CorruptRecord as error:
+            claim = error
+        return Taken(batch=replace(batch, leases=(replace(lease, claim_token=token),)), claim=claim)
+    return Taken(batch=replace(batch, leases=()))
