@@ -117,3 +117,15 @@ def test_a_refill_finds_at_its_next_full_look_what_lies_below_the_horizon(
     busy.runs._outlook = replace(busy.runs._outlook, looked_at=0.0)
     (lease,) = busy.runs.claim_due(_refill()).leases
     assert lease.run_id == "run-7"
+
+
+def test_a_take_leaves_behind_what_it_has_walked_over(busy: Scene) -> None:
+    policy = replace(_refill(), preference="ready")
+    busy.runs.take_due(policy, token="full look")
+    busy.runs._outlook = replace(busy.runs._outlook, looked_at=float("inf"))
+    before = busy.runs._outlook.horizon
+    taken = [busy.runs.take_due(policy, token=f"token-{n}").batch.leases[0].run_id for n in range(3)]
+    assert taken == ["run-1", "run-2", "run-3"]
+    assert before.ready_from is not None
+    assert busy.runs._outlook.horizon.ready_from > before.ready_from
+    assert busy.runs._outlook.horizon.claimed_from == before.claimed_from

@@ -162,7 +162,13 @@ class PostgresClaims:
         def take(session: Session, again: bool) -> DictRow | None:
             # After a lost reply there may be a run that was taken already.
             before = self._database.execute(session, "taken_before", parameters).fetchone() if again else None
-            return before or self._database.execute(session, "take_ready", parameters).fetchone()
+            if before is not None:
+                return before
+            began = time.monotonic()
+            row = self._database.execute(session, "take_ready", parameters).fetchone()
+            if row is not None and pinned is None:
+                self._outlook = self._outlook.after(row, horizon, began, time.monotonic())
+            return row
 
         row = self._database.run(take)
         return None if row is None else _taken(row, policy, token)

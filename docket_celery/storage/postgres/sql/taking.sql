@@ -31,7 +31,7 @@ allowed AS MATERIALIZED (
     END AS yes
 ),
 next AS MATERIALIZED (
-    SELECT r.id
+    SELECT r.id, r.wake_at
     FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
       AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
@@ -52,7 +52,9 @@ hit AS (
       END
     RETURNING r.*, (SELECT now FROM clock) AS now
 )
-{redeemed}
+{redeemed},
+       -- Before it there is nothing alive in the class that was looked at; of claims this statement has seen none.
+       (SELECT wake_at FROM next) AS ready_from, NULL::timestamptz AS claimed_from
 FROM hit r
 {gathered};
 
