@@ -5,7 +5,6 @@ DROP TABLE {schema}.run_inbox;
 DROP TABLE {schema}.run_events;
 DROP TABLE {schema}.run_chunks;
 DROP TABLE {schema}.run_fields;
-ALTER TABLE {schema}.runs DROP CONSTRAINT runs_are_legal;
-DROP FUNCTION {schema}.run_is_legal;
 DROP TABLE {schema}.runs;
+DROP FUNCTION {schema}.run_is_legal;
 DROP TABLE {schema}.graph_versions;

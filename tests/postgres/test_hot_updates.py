@@ -51,3 +51,15 @@ def test_the_claim_time_moves_only_after_a_third_of_the_ttl(place: Scene) -> Non
     place.clock.advance(0.001)
     place.commit("run-1", token, schedule=RETAIN)
     assert place.info().claimed_at == place.now
+
+
+def test_an_update_does_not_fetch_a_large_state(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    beside.execute("""
+        ALTER TABLE runs ALTER COLUMN state SET STORAGE EXTERNAL;
+        UPDATE runs SET state = to_json(repeat('x', 1000000))
+    """)
+    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) UPDATE runs SET claim_abandons = 1"
+    beside.execute(explain.encode())
+    plan = beside.execute(explain.encode()).fetchall()[0]["QUERY PLAN"][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 50

@@ -97,6 +97,13 @@ def test_a_worker_needs_only_to_read_and_change_rows(admin: psycopg.Connection, 
     _work(_client(url, SCHEMA))
 
 
+def test_a_worker_works_where_new_functions_are_nobodys_by_default(
+    admin: psycopg.Connection, empty_postgres_url: str
+) -> None:
+    admin.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+    test_a_worker_needs_only_to_read_and_change_rows(admin, empty_postgres_url)
+
+
 def test_a_role_without_rights_is_told_so(admin: psycopg.Connection, empty_postgres_url: str) -> None:
     migrate.upgrade(empty_postgres_url, SCHEMA)
     url = _as(empty_postgres_url, WORKER)

@@ -25,13 +25,7 @@ _REPEATS: Final = 3
 """How often a statement that lost against another transaction is tried again."""
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
-_LOST_PLAN = (
-    errors.InvalidSqlStatementName,
-    errors.DuplicatePreparedStatement,
-    errors.FeatureNotSupported,
-    errors.DatatypeMismatch,
-)
-"""The last two come after a migration: of a statement, and of the function that judges a row."""
+_LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
 _ENDED = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -136,7 +130,7 @@ class Database:
         the next transaction may meet any server session, statements are not prepared any more.
         """
         session.close()
-        if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
+        if not isinstance(error, errors.FeatureNotSupported):
             self._prepare = False
 
     def _translated(self, error: psycopg.Error) -> StoreError:
