@@ -66,7 +66,7 @@ class Ledger:
 
     def _read(self, place: int) -> Entry | None:
         pid, born, run_id, token = _ENTRY.unpack_from(self._bytes, place * _PLACE + _TIMES)
-        if not pid:
+        if not pid or b"\0" in run_id + token:  # Half written: the database could not even compare it.
             return None
         ids = run_id.decode(errors="replace"), token.decode(errors="replace")
         return Entry(Holder(pid, born), Held.seen_in(self._times(place), *ids))

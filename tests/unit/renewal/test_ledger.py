@@ -53,6 +53,17 @@ def test_a_claim_that_is_cleared_goes_on_by_itself_and_does_not_touch_the_next_o
     assert (first.until, second.until, second.renewed_at) == (9.0, 200.0, 5.0)
 
 
+def test_an_entry_that_is_half_written_is_none() -> None:
+    buffer = bytearray(Ledger.size(1))
+    ledger = Ledger(buffer)
+    ledger.write(0, CHILD, a_claim("short", "token"))
+    longer = bytearray(Ledger.size(1))
+    Ledger(longer).write(0, CHILD, a_claim("a-longer-id", "token"))
+    length = buffer.index(b"short") - 1
+    buffer[length] = longer[length]  # The length is there already, the letters are not.
+    assert ledger.entries() == []
+
+
 def test_places_are_each_others_strangers() -> None:
     ledger = a_ledger()
     first, second = a_claim("run-1"), a_claim("run-2")
