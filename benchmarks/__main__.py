@@ -1,23 +1,20 @@
-"""Runs every benchmark, one after the other.
+"""Runs every benchmark that gives figures to keep, one after the other: all but `starts`, which only prints.
 
 python -m benchmarks [--quick] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from benchmarks import claims, fairness, memory, throughput, wal
+from benchmarks.command import parser
 from benchmarks.machine import write
 
 
 def main() -> None:
     """Measures, prints the tables, and writes one JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short round of each, in about a minute")
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--quick", action="store_true", help="one short round of each, in about a minute")
+    options = arguments.parse_args()
     rows = throughput.measure(*((1, 200) if options.quick else (3, 2_000)))
     throughput.report(rows)
     written = wal.measure(*((1, 10) if options.quick else (3, 50)))

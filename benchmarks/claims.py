@@ -2,14 +2,13 @@
 
     python -m benchmarks.claims [--quick] [--seconds 3] [--json FILE]
 
-Starts an embedded PostgreSQL (fsync on) of its own. Claimers are processes that hand out one lease at a time, as a slot
-does that goes on to its next run. Pages are those of the product's own statement, explained before and after the claims
-of the same row: the cost of a claim should depend on neither the backlog, nor the history, nor the claims before it.
+Starts an embedded PostgreSQL (fsync on) of its own. Claimers are processes that scan for one lease at a time.
+Pages are those of the product's own statement, explained before and after the claims of the same row: the cost of
+a claim should depend on neither the backlog, nor the history, nor the claims before it.
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import tempfile
@@ -28,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.app import chain, make_app
+from benchmarks.command import conclude, parser
 from benchmarks.exchanges import counted
-from benchmarks.machine import write
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.storage.contracts.claims import ClaimPolicy, Demand
@@ -262,15 +261,12 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measures, prints tables, and writes the JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small backlogs, a second each")
-    parser.add_argument("--seconds", type=float, default=None, help="how long each claimer claims")
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--quick", action="store_true", help="small backlogs, a second each")
+    arguments.add_argument("--seconds", type=float, default=None, help="how long each claimer claims")
+    options = arguments.parse_args()
     rows = measure(QUICK if options.quick else FULL, options.seconds or (1.0 if options.quick else 3.0))
-    report(rows)
-    if options.json is not None:
-        write(options.json, rows)
+    conclude(rows, report, options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ when the median and the last run of the small tenants were done.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.app import chain, make_app
-from benchmarks.machine import write
+from benchmarks.command import conclude, parser
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.run.document import RunStatus
@@ -79,14 +78,10 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measures, prints a table, and writes the JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
-    rows = measure(options.runs)
-    report(rows)
-    if options.json is not None:
-        write(options.json, rows)
+    arguments = parser(__doc__)
+    arguments.add_argument("--runs", type=int, default=RUNS)
+    options = arguments.parse_args()
+    conclude(measure(options.runs), report, options.json)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ with that after `--runs` more.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.app import make_app
-from benchmarks.machine import write
+from benchmarks.command import conclude, parser
 from benchmarks.throughput import fleet, start_fleet
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
@@ -73,14 +72,10 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measures, prints a table, and writes the JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
-    rows = measure(WARM_UP, options.runs)
-    report(rows)
-    if options.json is not None:
-        write(options.json, rows)
+    arguments = parser(__doc__)
+    arguments.add_argument("--runs", type=int, default=RUNS)
+    options = arguments.parse_args()
+    conclude(measure(WARM_UP, options.runs), report, options.json)
 
 
 if __name__ == "__main__":

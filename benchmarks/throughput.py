@@ -8,7 +8,6 @@ reported. Every figure is checked: all runs done, every event numbered.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ from rich.table import Table
 
 from benchmarks import floor
 from benchmarks.app import BROKER, DATABASE, chain, make_app
-from benchmarks.machine import write
+from benchmarks.command import conclude, parser
 from docket_celery import Docket
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.embedded.process import Child
@@ -126,15 +125,11 @@ def start_fleet(directory: Path, database_url: str, broker_url: str) -> list[Chi
 
 def main() -> None:
     """Measures, prints a table, and writes the JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=2_000)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
-    rows = measure(options.rounds, options.runs)
-    report(rows)
-    if options.json is not None:
-        write(options.json, rows)
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--runs", type=int, default=2_000)
+    options = arguments.parse_args()
+    conclude(measure(options.rounds, options.runs), report, options.json)
 
 
 def report(rows: list[dict[str, Any]]) -> None:

@@ -9,7 +9,6 @@ of each kind goes ahead, so that statements are prepared and most full pages of 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.app import chain, make_app
-from benchmarks.machine import write
+from benchmarks.command import conclude, parser
 from docket_celery import FINISH, START, Docket, Graph, node
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.storage.postgres import migrate
@@ -157,14 +156,10 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measures, prints a table, and writes the JSON file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round of few runs")
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
-    rows = measure(*((1, 10) if options.quick else (3, 50)))
-    report(rows)
-    if options.json is not None:
-        write(options.json, rows)
+    arguments = parser(__doc__)
+    arguments.add_argument("--quick", action="store_true", help="one round of few runs")
+    options = arguments.parse_args()
+    conclude(measure(*((1, 10) if options.quick else (3, 50))), report, options.json)
 
 
 if __name__ == "__main__":

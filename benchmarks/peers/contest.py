@@ -28,6 +28,7 @@ SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeou
 """So that no checkpoint falls into a sample. All else is PostgreSQL's default, `fsync` and `synchronous_commit` too."""
 SHOWN = ("server_version", "fsync", "synchronous_commit", "wal_level", "full_page_writes", *SETTINGS)
 _LONGEST = 900.0
+"""Seconds after which a sample is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

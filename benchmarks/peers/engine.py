@@ -29,6 +29,7 @@ PATIENCE = 300.0
 SLICES = 2
 """How often runs with and without the megabyte take turns."""
 _EDGE = 50
+"""Steps at either end of a long run whose speeds are compared."""
 _POLL = 0.005
 _TABLES = """
     SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
