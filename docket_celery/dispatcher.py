@@ -1,4 +1,4 @@
-"""Claims due runs and hands the leases to whoever launches vehicles.
+"""Claims due runs: hands the leases to whoever launches vehicles, or takes one run for a slot that asks.
 
 Never runs a node, never reads the broker: how much to hand out is judged in the claim itself, against the slots that
 live workers registered and the claims that are out.

@@ -24,6 +24,7 @@ class Held:
 
     until       end of what the vehicle is doing now; the vehicle moves it along
     renewed_at  when the latest statement that renewed it was sent
+    misses      rounds of renewal in a row that have left it out
     lost        the claim was found gone; never taken back
     """
 

@@ -71,7 +71,7 @@ class Vehicle:
         or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is past
         its deadline by then hung, and was ended for it: its launch counts, or it would hang again for ever.
         """
-        drain = self._begun(lease, self._engine.ids.token())
+        drain = self._new_drain(lease, self._engine.ids.token())
         return self._to_its_end(drain, lambda: self._redeem(drain))
 
     def drive(self, taken: Taken, *, asked_at: float) -> Outcome:
@@ -82,10 +82,10 @@ class Vehicle:
         if claim is None:
             raise ValueError("no run was taken")
         (lease,) = taken.batch.leases
-        drain = self._begun(lease, lease.claim_token, asked_at)
+        drain = self._new_drain(lease, lease.claim_token, asked_at)
         return self._to_its_end(drain, lambda: self._begin(drain, claim))
 
-    def _begun(self, lease: Lease, token: str, at: float | None = None) -> Drain:
+    def _new_drain(self, lease: Lease, token: str, at: float | None = None) -> Drain:
         engine = self._engine
         began = engine.clock.monotonic() if at is None else at
         return Drain(lease=lease, token=token, began=began, monotonic=engine.clock.monotonic, pause=engine.pause)

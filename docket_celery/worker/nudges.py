@@ -42,7 +42,7 @@ def by_thread(seconds: float, call: Callable[[], None]) -> Alarm:
 
 class Windows:
     """The windows themselves: after one that `crowd` requests fell into comes one of twice its length. Not for several
-    threads at once, except for `enter`.
+    threads at once, except for `enter`. `ends_at` is the end of the present one, in monotonic seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, crowd: int = CROWD) -> None:
@@ -68,6 +68,7 @@ class Windows:
         self._inside += 1
 
     def open(self, now: float) -> None:
+        """Opens the window that begins `now`, in monotonic seconds."""
         self._length = min(self._length * 2, LONGEST) if self._inside >= self._crowd else SHORTEST
         self._inside = 0
         self.ends_at = now + self._length

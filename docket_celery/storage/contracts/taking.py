@@ -16,6 +16,7 @@ _MOST_SCANS: Final = 8
 class Taken:
     """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the private token.
 
+    batch  holds exactly one lease when a run was taken, and none otherwise
     claim  None when no run was taken; the error where the run that was taken cannot be decoded, so that its taker can
            abandon it
     """

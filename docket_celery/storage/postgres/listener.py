@@ -44,7 +44,10 @@ _listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
 
 
 class Listener:
-    """Calls `heard`, which must be bounded and never raise, in its own thread. Can be started again after a stop."""
+    """Calls `heard`, which must be bounded and never raise, in its own thread. Can be started again after a stop.
+
+    `interval` is how many seconds pass before the turn is asked for again, by one that does not have it.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """The SQL of this store, from `sql/*.sql`.
 
 A statement begins at a line `-- name: <name>` and reaches to the next one; `-- part: <name>` begins a piece that others
-include as `{name}`. `{schema}` stands for the quoted name of the configured schema: every table is named in full, so
-that nothing depends on a session's search path. `{channel}` stands for the channel of its listener.
+include as `{name}`. The statements of transitions are put together from parts in `transitions`. `{schema}` stands for
+the quoted name of the configured schema: every table is named in full, so that nothing depends on a session's search
+path. `{channel}` stands for the channel of its listener.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _BRACES: Final = re.compile(r"\{(\w+)\}")
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 _LONGEST_IDENTIFIER: Final = 63
 _SIMPLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,57}")
+"""Names of schemas that need no quotes and leave room for `_wake`."""
 _TELLING: Final = ("telling", "telling_unless_claimed")
 """Parts that are left out, to the last character, where nobody listens."""
 

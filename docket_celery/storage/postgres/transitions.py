@@ -28,6 +28,7 @@ _CHANGES: Final = {
 }
 _EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
 _FEW: Final = 3
+"""Events that the part `noting` has places for."""
 
 
 def statements() -> Iterator[tuple[str, str]]:
