@@ -56,7 +56,7 @@ class Drain:
         self.checkpoint_seq = self.lease.checkpoint_seq
         self.claim_attempt = self.lease.claim_attempt
         self.claimed_at = self._heard_now = self.lease.claimed_at
-        # Redeeming sets the claim's time, so it will last for a TTL from now at least.
+        # What the claim really has left is told by the redemption, which leaves a young claim's time alone.
         self._sent_at = self._heard_at = self.held.renewed_at = self.began
 
     def now(self) -> datetime:
@@ -91,6 +91,7 @@ class Drain:
         self.checkpoint_seq = claim.run.checkpoint_seq
         self.claim_attempt = claim.claim_attempt
         self.inbox_seq = claim.inbox_seq
+        self.held.renewed_at = float("-inf")
         self._hear(claim.now, claim.claimed_at)
 
     def moved(self, done: Committed, checkpoint_seq: int) -> None:

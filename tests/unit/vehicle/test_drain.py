@@ -158,6 +158,18 @@ def test_a_redemption_is_the_first_renewal_and_a_commit_that_refreshes_the_claim
     assert renewed_at == [3.0, 43.0]
 
 
+@pytest.mark.parametrize(("age", "left"), [(0.0, 60.0), (19.0, 41.0), (20.0, 40.0), (21.0, 60.0)])
+def test_a_young_claim_has_left_what_its_lease_has_not_used_up(age: float, left: float) -> None:
+    rig = Rig()
+    rig.start(pair())
+    lease = rig.lease()
+    rig.advance(age)
+    monotonic = rig.clock.monotonic
+    drain = Drain(lease=lease, token="ours", began=monotonic(), monotonic=monotonic, pause=rig.advance)
+    drain.redeemed(drain.within_claim(lambda: rig.runs.redeem_claim(lease, token="ours")))
+    assert drain.expires_at - monotonic() == left
+
+
 def test_time_on_the_wire_is_not_counted_as_claim_time() -> None:
     rig = Rig()
     rig.start(pair())
