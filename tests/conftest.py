@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,6 +50,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=shutil.which("pgbouncer"),
         help="the PgBouncer for tests/pooler, by default the one on PATH; without one they are not collected",
     )
+
+
+@pytest.fixture
+def signals_given_back() -> Iterator[None]:
+    """The private signals that the test's executors take are free again after it: a process has some thirty, and would
+    need one.
+    """
+    numbers = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

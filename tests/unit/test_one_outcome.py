@@ -55,12 +55,14 @@ WRITES = [
 ]
 
 
+@pytest.mark.usefixtures("signals_given_back")
 @pytest.mark.parametrize(("b", "c", "x"), WRITES)
 @pytest.mark.parametrize("last", ["b", "c"])
 def test_the_greatest_node_id_wins_whichever_of_two_threads_ends_last(b: Any, c: Any, x: int, last: str) -> None:
+    executor = NodeExecutor(time.monotonic)
     for _ in range(50):
         graph = diamond(*in_turn(b, c)) if last == "c" else diamond(*reversed(in_turn(c, b)))
-        rig = Rig(executor=lambda clock: NodeExecutor(time.monotonic))
+        rig = Rig(executor=lambda clock: executor)
         rig.start(graph)
         rig.drain()
         run = rig.run()

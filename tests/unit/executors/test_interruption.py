@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -18,20 +18,19 @@ import pytest
 from support.attempts import LIMIT, SOON, attempt, is_timeout
 
 from docket_celery.executors import NodeExecutor
-from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached, find_signal
+from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached
 from docket_celery.holds import held
 from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, never
 
 FOREVER = 3_600.0
 
 
+pytestmark = pytest.mark.usefixtures("signals_given_back")
+
+
 @pytest.fixture
-def executor() -> Iterator[NodeExecutor]:
-    """An executor whose private signal is free again after the test."""
-    before = find_signal()
-    assert before is not None
-    yield NodeExecutor(time.monotonic)
-    signal.signal(before, signal.SIG_DFL)
+def executor() -> NodeExecutor:
+    return NodeExecutor(time.monotonic)
 
 
 def run(executor: NodeExecutor, one: Attempt, is_void: IsVoid = never) -> AttemptResult:

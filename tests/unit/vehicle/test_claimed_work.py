@@ -196,6 +196,7 @@ def test_with_renewal_a_wide_superstep_takes_as_long_as_it_takes() -> None:
     assert rig.drain() == Parked(park="terminal")
 
 
+@pytest.mark.usefixtures("signals_given_back")
 def test_a_node_that_runs_when_its_claim_is_found_lost_is_ended_and_is_no_failure_of_anybody() -> None:
     rig = Rig(executor=lambda clock: NodeExecutor(time.monotonic))
 
