@@ -6,6 +6,7 @@ without that line pytest-celery goes on with its containers. Needs the extra `py
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 
 try:
     import psutil
+    from celery.result import AsyncResult
     from pytest_celery import (
         CeleryBackendCluster,
         CeleryBrokerCluster,
@@ -54,6 +56,19 @@ class ProcessWorker(CeleryTestWorker):  # type: ignore[misc]
         return [info for info in found if all(info.get(name) == value for name, value in (filters or {}).items())]
 
 
+class ProcessBackend(RedisTestBackend):  # type: ignore[misc]
+    """pytest-celery's backend node, which lets go of results by their type: to ask every object of the process for its
+    class wakes lazy ones, such as Django's settings where there are none.
+    """
+
+    def teardown(self) -> None:
+        gc.collect()
+        for found in gc.get_objects():
+            if issubclass(type(found), AsyncResult):
+                found.backend = None
+        CeleryTestNode.teardown(self)
+
+
 @pytest.fixture
 def docket_workers() -> Sequence[WorkerOptions]:
     """The workers of `celery_setup`. A suite overrides this one: nobody else knows its app."""
@@ -70,7 +85,7 @@ def celery_broker_cluster(tmp_path: Path) -> Iterator[CeleryBrokerCluster]:
 @pytest.fixture
 def celery_backend_cluster(tmp_path: Path) -> Iterator[CeleryBackendCluster]:
     """Another Redis, for results. A suite that needs none overrides this with None."""
-    with _running(CeleryBackendCluster(RedisTestBackend(RedisContainer("backend", tmp_path / "backend")))) as cluster:
+    with _running(CeleryBackendCluster(ProcessBackend(RedisContainer("backend", tmp_path / "backend")))) as cluster:
         yield cluster
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,22 @@ WRONG = "def test_wrong(celery_setup):\n    raise AssertionError\n"
 PLAIN = "def test_it(celery_setup):\n    pass\n"
 
 pytest_plugins = ["docket_celery.testing.celery_setup"]
+
+
+class Lazy:
+    """As Django's settings where there are none: to ask what it is wakes it, and fails."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("there is nothing to wake")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lazy_object() -> Iterator[None]:
+    """Something in the process that nobody may ask for its class."""
+    kept = Lazy()
+    yield
+    del kept
 
 
 @pytest.fixture
