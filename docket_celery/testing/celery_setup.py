@@ -18,7 +18,6 @@ import pytest
 
 try:
     import psutil
-    from celery.result import AsyncResult
     from pytest_celery import (
         CeleryBackendCluster,
         CeleryBrokerCluster,
@@ -28,7 +27,7 @@ try:
         CeleryTestWorker,
         CeleryWorkerCluster,
     )
-    from pytest_celery.vendors.redis.backend.api import RedisTestBackend
+    from pytest_celery.vendors.redis.backend.api import AsyncResult, RedisTestBackend
     from pytest_celery.vendors.redis.broker.api import RedisTestBroker
 except ImportError as error:
     raise ImportError(
