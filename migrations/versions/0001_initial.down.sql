@@ -6,5 +6,7 @@ DROP TABLE {schema}.run_events;
 DROP TABLE {schema}.run_chunks;
 DROP TABLE {schema}.run_fields;
 DROP TABLE {schema}.runs;
+DROP FUNCTION {schema}.forget_runs;
+DROP FUNCTION {schema}.forget_all_runs;
 DROP FUNCTION {schema}.run_is_legal;
 DROP TABLE {schema}.graph_versions;

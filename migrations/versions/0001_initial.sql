@@ -58,14 +58,10 @@ CREATE TABLE {schema}.runs (
     state           json NOT NULL,
     commit_id       text,
     wake_at         timestamptz,
-    -- In which of its tenant's two queues a ready run stands, those in progress (0) or those never begun (1). NULL while it
-    -- is claimed, so that a commit which keeps the claim does not change it.
-    queue           smallint GENERATED ALWAYS AS (
-        CASE
-            WHEN status = 'running' AND poisoned_at IS NULL AND wake_at IS NOT NULL
-            THEN CASE WHEN checkpoint_seq > 1 THEN 0 ELSE 1 END
-        END
-    ) STORED,
+    -- In which of its tenant's two queues the run stands when it is ready, those in progress (0) or those never begun (1).
+    -- Written with `wake_at` and not by a commit that keeps its claim. A generated column would follow `checkpoint_seq`
+    -- in each of these, and be read anew from its text for every statement.
+    queue           smallint NOT NULL DEFAULT 1,
     claim_token     text COLLATE "C",
     claimed_at      timestamptz,
     redeemed        boolean NOT NULL DEFAULT false,
@@ -100,7 +96,8 @@ CREATE INDEX runs_claimed ON {schema}.runs (claimed_at, id)
 -- The same when tenants take turns: tenants in the order of a hash, so that a random number finds a random one, and the
 -- queues of each; and the claims that each has out. Their conditions differ from those above on purpose: no planner, however
 -- badly informed, can answer a question about one tenant from everybody's index, or the other way round.
-CREATE INDEX runs_turns ON {schema}.runs (hashtext(tenant), tenant, queue, wake_at, id) WHERE queue IS NOT NULL;
+CREATE INDEX runs_turns ON {schema}.runs (hashtext(tenant), tenant, queue, wake_at, id)
+    WHERE wake_at IS NOT NULL AND hashtext(tenant) IS NOT NULL;
 -- A healthy run without a wake is claimed. The token itself, which a redemption changes, stands in no index or condition.
 CREATE INDEX runs_claimed_of_tenant ON {schema}.runs (tenant)
     WHERE status = 'running' AND poisoned_at IS NULL AND wake_at IS NULL;
@@ -116,9 +113,13 @@ CREATE INDEX runs_finished ON {schema}.runs (finished_at, id) WHERE finished_at 
 CREATE INDEX runs_with_events ON {schema}.runs (events_since, id)
     WHERE finished_at IS NOT NULL AND events_since IS NOT NULL;
 
+-- What belongs to a run lies in the four tables below, written only by statements that have just locked or inserted its row.
+-- No foreign keys there: each would look the run up again for every event of every commit. What they would do beside, the
+-- triggers that follow do: nothing stays behind of a run that is gone, whoever removes it.
+
 -- One row per field that has been replaced. Type json keeps the text exactly; jsonb would reorder keys and refuse NUL.
 CREATE TABLE {schema}.run_fields (
-    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    run_id text COLLATE "C" NOT NULL,
     name   text COLLATE "C" NOT NULL,
     value  json NOT NULL,
     PRIMARY KEY (run_id, name)
@@ -126,7 +127,7 @@ CREATE TABLE {schema}.run_fields (
 
 -- One row per append. The field is its row in run_fields, if any, followed by its chunks in order.
 CREATE TABLE {schema}.run_chunks (
-    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    run_id text COLLATE "C" NOT NULL,
     name   text COLLATE "C" NOT NULL,
     seq    bigint NOT NULL,
     items  json NOT NULL,
@@ -134,8 +135,8 @@ CREATE TABLE {schema}.run_chunks (
 );
 
 CREATE TABLE {schema}.run_events (
-    run_id text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
-    seq    bigint NOT NULL CHECK (seq >= 1),
+    run_id text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
     type   text NOT NULL,
     step   bigint NOT NULL,
     at     timestamptz NOT NULL,
@@ -146,7 +147,7 @@ CREATE TABLE {schema}.run_events (
 
 -- Results of detached attempts, until the run's next moment folds them in. An attempt is answered once.
 CREATE TABLE {schema}.run_inbox (
-    run_id     text COLLATE "C" NOT NULL REFERENCES {schema}.runs ON DELETE CASCADE,
+    run_id     text COLLATE "C" NOT NULL,
     seq        bigint NOT NULL CHECK (seq >= 1),
     kind       text NOT NULL,
     attempt    text COLLATE "C" NOT NULL,
@@ -155,6 +156,33 @@ CREATE TABLE {schema}.run_inbox (
     PRIMARY KEY (run_id, seq),
     UNIQUE (run_id, attempt, kind)
 );
+
+-- As an array, so that no estimate turns a few ids into a walk over a whole table. By the owner's rights, as a foreign key
+-- would.
+CREATE FUNCTION {schema}.forget_runs() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    ids text[] = ARRAY(SELECT id FROM gone);
+BEGIN
+    DELETE FROM {schema}.run_events WHERE run_id = ANY (ids);
+    DELETE FROM {schema}.run_fields WHERE run_id = ANY (ids);
+    DELETE FROM {schema}.run_chunks WHERE run_id = ANY (ids);
+    DELETE FROM {schema}.run_inbox WHERE run_id = ANY (ids);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER runs_are_forgotten AFTER DELETE ON {schema}.runs
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION {schema}.forget_runs();
+
+CREATE FUNCTION {schema}.forget_all_runs() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    TRUNCATE {schema}.run_events, {schema}.run_fields, {schema}.run_chunks, {schema}.run_inbox;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER runs_are_all_forgotten AFTER TRUNCATE ON {schema}.runs
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.forget_all_runs();
 
 CREATE TABLE {schema}.worker_slots (
     worker     text COLLATE "C" PRIMARY KEY CHECK (length(worker) BETWEEN 1 AND 255),

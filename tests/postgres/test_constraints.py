@@ -67,8 +67,47 @@ def test_a_run_cannot_refer_to_another_owners_graph_version(place: Scene, beside
         beside.execute("UPDATE runs SET tenant = 'other'")
 
 
-def test_what_belongs_to_a_run_dies_with_it(place: Scene, beside: psycopg.Connection) -> None:
-    place.start(fields={"total": 1})
-    beside.execute("DELETE FROM runs")
-    for table in ("run_fields", "run_chunks", "run_events", "run_inbox"):
-        assert beside.execute(f"SELECT FROM {table}".encode()).fetchall() == []
+BELONGING = {
+    "run_fields": "INSERT INTO run_fields (run_id, name, value) VALUES (%s, 'noted', '1')",
+    "run_chunks": "INSERT INTO run_chunks (run_id, name, seq, items) VALUES (%s, 'log', 1, '[1]')",
+    "run_events": "INSERT INTO run_events (run_id, seq, type, step, at, data) VALUES (%s, 9, 'x', 1, now(), '{}')",
+    "run_inbox": (
+        "INSERT INTO run_inbox (run_id, seq, kind, attempt, body, created_at) VALUES (%s, 1, 'x', 'a', '{}', now())"
+    ),
+}
+
+
+def _belonging(beside: psycopg.Connection, run_id: str) -> dict[str, int]:
+    counts = {}
+    for table in BELONGING:
+        (row,) = beside.execute(f"SELECT count(*) FROM {table} WHERE run_id = %s".encode(), [run_id]).fetchall()
+        counts[table] = row["count"]
+    return counts
+
+
+@pytest.fixture
+def two_runs(place: Scene, beside: psycopg.Connection) -> tuple[str, str]:
+    """Two runs, to each of which something belongs in every table."""
+    going, staying = "going", "staying"
+    for run_id in (going, staying):
+        place.start(run_id)
+        for statement in BELONGING.values():
+            beside.execute(statement.encode(), [run_id])
+    assert 0 not in _belonging(beside, going).values()
+    return going, staying
+
+
+def test_what_belongs_to_a_run_dies_with_it(two_runs: tuple[str, str], beside: psycopg.Connection) -> None:
+    going, staying = two_runs
+    before = _belonging(beside, staying)
+    beside.execute("DELETE FROM runs WHERE id = %s", [going])
+    assert set(_belonging(beside, going).values()) == {0}
+    assert _belonging(beside, staying) == before
+
+
+def test_nothing_is_left_behind_a_table_of_runs_that_is_emptied(
+    two_runs: tuple[str, str], beside: psycopg.Connection
+) -> None:
+    beside.execute("TRUNCATE runs")
+    for run_id in two_runs:
+        assert set(_belonging(beside, run_id).values()) == {0}

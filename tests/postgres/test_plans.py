@@ -24,10 +24,10 @@ _OWNERS = """
 """
 _ROWS = """
     INSERT INTO runs (id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
-                      started_at, updated_at, finished_at, wake_at, claim_token, claimed_at)
+                      queue, started_at, updated_at, finished_at, wake_at, claim_token, claimed_at)
     SELECT %(prefix)s || n, 'tenant-' || n %% %(tenants)s, 'order', 'hash', %(status)s, 1, 1 + n %% 3, 1,
-           'run_initialized', '{"v":1}', now(), now(), %(finished)s::timestamptz, now() + %(wake)s::interval * n,
-           %(token)s, now() + %(claimed)s::interval * n
+           'run_initialized', '{"v":1}', (n %% 3 = 0)::int, now(), now(), %(finished)s::timestamptz,
+           now() + %(wake)s::interval * n, %(token)s, now() + %(claimed)s::interval * n
     FROM generate_series(1, %(count)s) n
 """
 

@@ -9,6 +9,10 @@
 -- is a run that is due again, and whoever held it is refused. Its first commit flushes what came before it.
 set_config('synchronous_commit', 'off', true) AS unflushed
 
+-- part: queued
+-- Back into its tenant's queue: with those in progress, or with those never begun.
+queue = (r.checkpoint_seq = 1)::int
+
 -- part: redeemed
 -- What the holder of a claim needs to begin.
 SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq,
@@ -70,7 +74,7 @@ RETURNING r.id;
 -- name: release_claim
 UPDATE {schema}.runs r
 SET claim_token = NULL, claimed_at = NULL, redeemed = false,
-    wake_at = coalesce(%(now)s::timestamptz, clock_timestamp()) + %(delay)s::interval,
+    wake_at = coalesce(%(now)s::timestamptz, clock_timestamp()) + %(delay)s::interval, {queued},
     -- Only a redeemed claim has counted an attempt.
     claim_attempts = greatest(0, r.claim_attempts - (%(uncounted)s::bool AND r.redeemed)::int)
 WHERE r.id = %(id)s::text AND r.claim_token = %(token)s::text
@@ -86,7 +90,7 @@ WITH held AS (
     FOR UPDATE OF r
 )
 UPDATE {schema}.runs r
-SET claim_token = NULL, claimed_at = NULL, wake_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+SET claim_token = NULL, claimed_at = NULL, wake_at = coalesce(%(now)s::timestamptz, clock_timestamp()), {queued}
 FROM held
 WHERE r.id = held.id;
 
@@ -103,6 +107,7 @@ SET claim_token = NULL, claimed_at = NULL, redeemed = false,
             ELSE make_interval(secs => least(%(base)s::float8 * 2 ^ least(r.claim_abandons, 40), %(cap)s::float8))
         END
     END,
+    {queued},
     poisoned_at = CASE WHEN %(poisoning)s::bool AND r.claim_abandons >= %(max_abandons)s::bigint
                        THEN coalesce(%(now)s::timestamptz, clock_timestamp()) END,
     poison_reason = CASE WHEN %(poisoning)s::bool AND r.claim_abandons >= %(max_abandons)s::bigint
@@ -114,6 +119,6 @@ RETURNING r.poisoned_at IS NOT NULL AS poisoned;
 UPDATE {schema}.runs r
 SET poisoned_at = NULL, poison_reason = NULL,
     claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
-    wake_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+    wake_at = coalesce(%(now)s::timestamptz, clock_timestamp()), {queued}
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text) AND r.poisoned_at IS NOT NULL
 RETURNING r.id {telling};

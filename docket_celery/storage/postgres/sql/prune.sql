@@ -34,7 +34,7 @@ held AS MATERIALIZED (
     ORDER BY r.id
     FOR UPDATE SKIP LOCKED
 ),
--- The rest of what belongs to a run goes by cascade; its events are removed here to be counted.
+-- The rest of what belongs to a run goes by a trigger; its events are removed here to be counted.
 events AS (
     DELETE FROM {schema}.run_events e WHERE e.run_id = ANY (ARRAY(SELECT id FROM held)) RETURNING 1
 ),

@@ -90,7 +90,8 @@ moved AS (
             WHEN %(schedule)s::text = 'immediate' OR r.inbox_seq > %(inbox_seq)s::bigint
             THEN coalesce(%(now)s::timestamptz, clock_timestamp())
             ELSE %(wake_at)s::timestamptz
-        END
+        END,
+        queue = 0
     WHERE r.id = %(id)s::text AND (%(claim_token)s::text IS NULL OR r.claim_token = %(claim_token)s::text)
       -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
       AND (

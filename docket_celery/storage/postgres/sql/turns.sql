@@ -73,7 +73,7 @@ met (hash, tenant, active, found, hop, lap) AS (
             (
                 SELECT hashtext(r.tenant)::bigint AS hash, r.tenant, r.queue, r.wake_at, m.lap
                 FROM {schema}.runs r
-                WHERE r.queue IS NOT NULL AND (hashtext(r.tenant), r.tenant) > (m.hash, m.tenant)
+                WHERE (hashtext(r.tenant), r.tenant) > (m.hash, m.tenant)
                   AND r.wake_at >= (SELECT at FROM first_ready)
                   AND hashtext(r.tenant) < CASE m.lap WHEN 0 THEN 2147483648 ELSE bounds.pivot END
                 ORDER BY hashtext(r.tenant), r.tenant, r.queue, r.wake_at, r.id
@@ -84,7 +84,7 @@ met (hash, tenant, active, found, hop, lap) AS (
             (
                 SELECT hashtext(r.tenant)::bigint, r.tenant, r.queue, r.wake_at, 1
                 FROM {schema}.runs r
-                WHERE r.queue IS NOT NULL AND m.lap = 0 AND hashtext(r.tenant) < bounds.pivot
+                WHERE m.lap = 0 AND hashtext(r.tenant) < bounds.pivot
                   AND r.wake_at >= (SELECT at FROM first_ready)
                 ORDER BY hashtext(r.tenant), r.tenant, r.queue, r.wake_at, r.id
                 LIMIT 1
