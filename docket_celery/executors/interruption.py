@@ -59,6 +59,7 @@ class Interrupter:
         self._until: float | None = None
         self._is_void: IsVoid = never
         self._watching_until: float | None = None
+        self._has_run = False
         self._sent = 0
 
     def can_run_here(self) -> bool:
@@ -97,6 +98,7 @@ class Interrupter:
         """The watchdog is woken only for a deadline that comes before its next look."""
         self._sent = 0
         self._is_void = is_void
+        self._has_run = True
         self._until = until
         watching = self._watching_until
         if watching is None or watching > until:
@@ -115,11 +117,20 @@ class Interrupter:
                     signal.pthread_kill(main, self._signal)
                     self._changed.wait(REPEAT)
                     continue
-                wait = None if until is None else min(until - now, LOOK_EVERY)
+                wait = self._until_next_look(until, now)
                 self._watching_until = None if wait is None else now + wait
                 if self._until == until:
                     self._changed.wait(wait)
                 self._watching_until = None
+
+    def _until_next_look(self, until: float | None, now: float) -> float | None:
+        """Seconds, or None to sleep until woken: not between the many short attempts of a busy process, each of which
+        would have to wake the watchdog.
+        """
+        if until is not None:
+            return min(until - now, LOOK_EVERY)
+        has_run, self._has_run = self._has_run, False
+        return LOOK_EVERY if has_run else None
 
     def _is_up(self, until: float, now: float) -> bool:
         return now >= until or self._is_void()

@@ -221,6 +221,23 @@ def test_a_later_deadline_does_not_outlast_an_earlier_one(executor: NodeExecutor
     assert is_timeout(run(executor, attempt(waits_for_an_event)))
 
 
+def test_a_busy_process_does_not_wake_its_watchdog_for_each_short_attempt() -> None:
+    looks: list[float] = []
+
+    def monotonic() -> float:
+        now = time.monotonic()
+        if threading.current_thread() is not threading.main_thread():
+            looks.append(now)
+        return now
+
+    executor = NodeExecutor(monotonic)
+    run(executor, attempt(lambda: 0, timeout=FOREVER))
+    began = time.monotonic()
+    for _ in range(200):
+        run(executor, attempt(lambda: 0, timeout=FOREVER))
+    assert len(looks) <= 2 + (time.monotonic() - began) / LOOK_EVERY
+
+
 def test_a_held_stretch_is_finished_before_the_interruption_lands(executor: NodeExecutor) -> None:
     finished: list[float] = []
 
