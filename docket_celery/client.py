@@ -37,6 +37,7 @@ from docket_celery.starting import start_many, start_one
 from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.rules import forced_cancel_event
+from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
     SYSTEM,
     Commit,
@@ -52,6 +53,7 @@ from docket_celery.storage.contracts.values import (
 )
 from docket_celery.telemetry.hook import MomentCommitted
 from docket_celery.vehicle import Vehicle
+from docket_celery.vehicle.succession import Succession, give_back
 
 FIRST_POLL, SLOWEST_POLL = 0.01, 0.5
 """Seconds between two looks of `await_run`; the pause doubles from the first to the second."""
@@ -285,17 +287,28 @@ class Client(ABC):
         vehicle = Vehicle(self.engine)
         drained = 0
         crash: Exception | None = None
-        while limit is None or drained < limit:
-            asked_at = self.engine.clock.monotonic()
-            taken = self.storage.runs.take_due(policy, token=self.engine.ids.token())
-            if taken.claim is not None:
-                drained += 1
-                try:
-                    vehicle.drive(taken, asked_at=asked_at)
-                except Exception as error:
-                    crash = crash or error
-            elif not taken.batch.poisoned:
-                break
+
+        def request() -> TakeRequest | None:
+            wanted = limit is None or drained < limit
+            return TakeRequest(policy=policy, token=self.engine.ids.token()) if wanted else None
+
+        slot = Succession(request)
+        try:
+            while (wanted := request()) is not None:
+                taken = slot.pop()
+                if taken is None:
+                    slot.asked_at = self.engine.clock.monotonic()
+                    taken = self.storage.runs.take_due(wanted.policy, token=wanted.token)
+                if taken.claim is not None:
+                    drained += 1
+                    try:
+                        vehicle.drive(taken, asked_at=slot.asked_at, succession=slot)
+                    except Exception as error:
+                        crash = crash or error
+                elif not taken.batch.poisoned:
+                    break
+        finally:
+            give_back(slot, self.storage.runs)
         if crash is not None:
             raise crash
         return drained

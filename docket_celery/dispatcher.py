@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Demand, Lease
-from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.telemetry.hook import LeasesGranted, RunsPoisoned
 
 logger = logging.getLogger("docket_celery")
@@ -57,13 +57,17 @@ class Dispatcher:
 
     def refill(self) -> Taken | None:
         """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
-        policy, token = self._single(), self._engine.ids.token()
+        request = self.request()
         for _ in range(MOST_REPEATS):
-            taken = self._engine.storage.runs.take_due(policy, token=token)
-            self._tell(taken.batch)
+            taken = self._engine.storage.runs.take_due(request.policy, token=request.token)
+            self.tell(taken.batch)
             if taken.claim is not None or not taken.batch.poisoned:
                 break
         return None if taken.claim is None else taken
+
+    def request(self) -> TakeRequest:
+        """What a refill asks for: for a vehicle that asks along with a commit."""
+        return TakeRequest(policy=self._single(), token=self._engine.ids.token())
 
     def _single(self) -> ClaimPolicy:
         return replace(self._policy(1, "refill"), preference=next(self._preferences))
@@ -106,14 +110,15 @@ class Dispatcher:
         """Claims, and claims again while a scan met nothing but exhausted runs."""
         for _ in range(MOST_REPEATS):
             batch = self._engine.storage.runs.claim_due(policy)
-            self._tell(batch)
+            self.tell(batch)
             if batch.leases or not batch.poisoned:
                 break
             if policy.demand is not None and policy.demand.gate == "tick":
                 policy = replace(policy, demand=replace(policy.demand, gate="nudge"))
         return batch
 
-    def _tell(self, batch: ClaimBatch) -> None:
+    def tell(self, batch: ClaimBatch) -> None:
+        """Tells hooks and log what a claim came to."""
         if batch.leases:
             granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
             self._engine.hooks(granted)

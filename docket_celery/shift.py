@@ -18,6 +18,7 @@ from docket_celery.storage.contracts.claims import Lease
 from docket_celery.storage.contracts.taking import Taken
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
+from docket_celery.vehicle.succession import Succession, give_back
 
 logger = logging.getLogger("docket_celery")
 
@@ -50,40 +51,55 @@ class Shift:
         Raises what the first lease's vehicle raised, so that the task that carried it fails.
         """
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
+        slot = Succession(lambda: self._dispatcher.request() if self._may_go_on(until) else None)
         try:
-            outcome = self._vehicle.drain(lease)
+            return self._work(lease, slot, until)
+        finally:
+            give_back(slot, self._engine.storage.runs)
+
+    def _work(self, lease: Lease, slot: Succession, until: float) -> ShiftReport:
+        try:
+            outcome = self._vehicle.drain(lease, slot)
         except Exception:
             self._leave()
             raise
         if isinstance(outcome, FenceLost | Unreached):
             return ShiftReport(outcome=outcome)
         refilled = crashed = 0
-        if self._engine.config.refill == "direct":
-            while self._may_go_on(until):
-                asked_at = self._engine.clock.monotonic()
-                taken = self._next()
-                if taken is None:
-                    return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
-                refilled += 1
-                crashed += not self._carried(taken, asked_at)
+        while self._may_go_on(until):
+            taken = self._next(slot)
+            if taken is None:
+                return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
+            refilled += 1
+            crashed += not self._carried(taken, slot)
+        give_back(slot, self._engine.storage.runs)
         self._leave()
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
     def _may_go_on(self, until: float) -> bool:
+        if self._engine.config.refill != "direct":
+            return False
         return self._engine.clock.monotonic() < until and not self._stopping()
 
-    def _next(self) -> Taken | None:
-        """The next due run; None when there is none, or the database cannot be asked."""
+    def _next(self, slot: Succession) -> Taken | None:
+        """Who came along with the last commit, or else the next due run; None when there is none, or the database
+        cannot be asked.
+        """
+        taken = slot.pop()
+        if taken is not None:
+            self._dispatcher.tell(taken.batch)
+            return taken
+        slot.asked_at = self._engine.clock.monotonic()
         try:
             return self._dispatcher.refill()
         except StoreError:
             logger.warning("the slot could not claim its next run", exc_info=True)
             return None
 
-    def _carried(self, taken: Taken, asked_at: float) -> bool:
+    def _carried(self, taken: Taken, slot: Succession) -> bool:
         """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""
         try:
-            self._vehicle.drive(taken, asked_at=asked_at)
+            self._vehicle.drive(taken, asked_at=slot.asked_at, succession=slot)
         except Exception:
             (lease,) = taken.batch.leases
             logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)

@@ -15,6 +15,7 @@ from docket_celery.errors import StoreUnavailable
 from docket_celery.renewal import Held
 from docket_celery.storage.contracts.claims import Lease, Redeemed
 from docket_celery.storage.contracts.values import Committed
+from docket_celery.vehicle.succession import Succession
 
 logger = logging.getLogger("docket_celery")
 
@@ -28,9 +29,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 class Drain:
     """One drain. Until something newer is heard, the facts are those of the lease.
 
-    token   the private token chosen for the claim; nobody else ever has it
-    began   when the claim was asked for, in monotonic seconds
-    pause   sleeps for seconds
+    token       the private token chosen for the claim; nobody else ever has it
+    began       when the claim was asked for, in monotonic seconds
+    pause       sleeps for seconds
+    succession  who comes next in the slot
     """
 
     lease: Lease
@@ -38,6 +40,7 @@ class Drain:
     began: float
     monotonic: Callable[[], float]
     pause: Callable[[float], None]
+    succession: Succession = field(default_factory=Succession)
     held: Held = field(init=False)
     checkpoint_seq: int = field(init=False)
     claim_attempt: int = field(init=False)

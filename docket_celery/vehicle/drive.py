@@ -36,13 +36,14 @@ from docket_celery.runtime.loop import Withheld, propose_advance, propose_failur
 from docket_celery.runtime.plan import Blocked, Ended, NotDue
 from docket_celery.storage.contracts.claims import Lease, Redeemed
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import GraphRef
+from docket_celery.storage.contracts.values import GraphRef, Retain
 from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
 from docket_celery.vehicle.claimed_work import ClaimedWork
 from docket_celery.vehicle.drain import Drain
 from docket_celery.vehicle.handbacks import HandBacks
 from docket_celery.vehicle.outcomes import Boundary, FenceLost, Outcome, Parked, Released, Unreached
 from docket_celery.vehicle.report import report_crash, report_end
+from docket_celery.vehicle.succession import Succession
 
 logger = logging.getLogger("docket_celery")
 
@@ -52,6 +53,7 @@ COMMIT_LIMIT: Final = 30.0
 """Seconds that a commit may take while the claim is renewed for it."""
 ENDING: Final = 1.0
 """Seconds beyond a deadline that belong to it: the clean-up of an interrupted node. After that a vehicle is hung."""
+TOO_LATE: Final = "its slot did not get to it in time"
 UNSTORABLE: Final = (RowRefused, ValueError, RecursionError)
 """What a store raises for a state that no repetition of the step would make storable."""
 
@@ -64,31 +66,41 @@ class Vehicle:
         self._stopping = stopping
         self._hand_backs = HandBacks(engine)
 
-    def drain(self, lease: Lease) -> Outcome:
-        """Drives the lease's run to its next stop and says how it ended.
+    def drain(self, lease: Lease, succession: Succession | None = None) -> Outcome:
+        """Drives the lease's run to its next stop and says how it ended. The commit that stops it may bring along the
+        next run of the slot: see `Succession`.
 
         Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
         or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is past
         its deadline by then hung, and was ended for it: its launch counts, or it would hang again for ever.
         """
-        drain = self._new_drain(lease, self._engine.ids.token())
+        drain = self._new_drain(lease, self._engine.ids.token(), self._engine.clock.monotonic(), succession)
         return self._to_its_end(drain, lambda: self._redeem(drain))
 
-    def drive(self, taken: Taken, *, asked_at: float) -> Outcome:
+    def drive(self, taken: Taken, *, asked_at: float, succession: Succession | None = None) -> Outcome:
         """The same for a run that was taken, so claimed and redeemed in one; `asked_at` is when that was asked for, in
-        monotonic seconds. Without a claim there is nothing to drive: `ValueError`.
+        monotonic seconds. One that has waited for long since, unrenewed, is given back unbegun. Without a claim there
+        is nothing to drive: `ValueError`.
         """
         claim = taken.claim
         if claim is None:
             raise ValueError("no run was taken")
         (lease,) = taken.batch.leases
-        drain = self._new_drain(lease, lease.claim_token, asked_at)
+        drain = self._new_drain(lease, lease.claim_token, asked_at, succession)
+        if drain.monotonic() - asked_at > lease.orphan_ttl.total_seconds() / 3:
+            return self._to_its_end(drain, lambda: self._hand_backs.release(drain, TOO_LATE, at_once=True))
         return self._to_its_end(drain, lambda: self._begin(drain, claim))
 
-    def _new_drain(self, lease: Lease, token: str, at: float | None = None) -> Drain:
+    def _new_drain(self, lease: Lease, token: str, began: float, succession: Succession | None) -> Drain:
         engine = self._engine
-        began = engine.clock.monotonic() if at is None else at
-        return Drain(lease=lease, token=token, began=began, monotonic=engine.clock.monotonic, pause=engine.pause)
+        return Drain(
+            lease=lease,
+            token=token,
+            began=began,
+            monotonic=engine.clock.monotonic,
+            pause=engine.pause,
+            succession=succession or Succession(),
+        )
 
     def _to_its_end(self, drain: Drain, work: Callable[[], Outcome]) -> Outcome:
         """What `work` comes to, reported once."""
@@ -202,7 +214,10 @@ class Vehicle:
             orphan_ttl=lease.orphan_ttl,
             commit_id=self._engine.ids.token(),
         )
-        done = drain.within_claim(lambda: runs.commit(lease.scope, write))
+        take = None if isinstance(write.schedule, Retain) else drain.succession.ask()
+        drain.succession.asked_at = drain.monotonic()
+        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=take))
+        drain.succession.taken = done.taken
         drain.moved(done, moment.run.checkpoint_seq)
 
     def _within_budget(self, drain: Drain, moment: Moment) -> tuple[Moment, Boundary | None]:

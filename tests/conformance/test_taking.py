@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.builders import TTL, a_scan
-from support.scene import Scene
+from support.builders import TTL, a_commit, a_scan
+from support.scene import RETAIN, Scene
 
+from docket_celery.errors import StaleFence
+from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.claims import Demand, Redeemed
-from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import Release
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
+from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release
 
 
 def _take(scene: Scene, token: str = "mine", **parts: object) -> Taken:
@@ -124,3 +126,90 @@ def test_tenants_have_their_turns(scene: Scene) -> None:
     second = _taken(scene, "two", order="tenants", tenant_cap=1).run.id
     assert {first, second} == {"run-0", "run-2"}
     assert _take(scene, "three", order="tenants", tenant_cap=1).claim is None
+
+
+def _held_beside_ready_ones(scene: Scene, *ready: str) -> str:
+    """The token of the claimed run `run-1`; the others wait, in this order."""
+    scene.start()
+    token = scene.hold()
+    for run_id in ready:
+        scene.clock.advance(1)
+        scene.start(run_id)
+    return token
+
+
+def _ending(scene: Scene, token: str, **parts: object) -> CommitProposal:
+    return a_commit(scene.run(), token, at=scene.now, **{"status": RunStatus.DONE, **parts})  # type: ignore[arg-type]
+
+
+def _along(scene: Scene, proposal: CommitProposal, token: str = "next", **parts: object) -> Taken | None:
+    request = TakeRequest(policy=a_scan(**{"limit": 1, **parts}), token=token)
+    return scene.runs.commit(SYSTEM, proposal, take=request).taken
+
+
+def test_a_commit_that_ends_a_run_brings_the_next_one_along(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second", "third")
+    taken = _along(scene, _ending(scene, token))
+    assert taken is not None
+    assert isinstance(taken.claim, Redeemed)
+    (lease,) = taken.batch.leases
+    assert (lease.run_id, lease.claim_token, taken.claim.claim_attempt) == ("second", "next", 1)
+    assert taken.claim.run == scene.run("second")
+    assert scene.run().status is RunStatus.DONE
+    assert (scene.info("second").claim_redeemed, scene.info("third").claimed_at) == (True, None)
+    assert scene.commit("second", "next").checkpoint_seq == 2
+
+
+def test_the_slot_that_a_commit_frees_is_free_for_the_run_that_comes_along(scene: Scene) -> None:
+    demand = Demand(gate="refill", slots=1)
+    taken = _along(scene, _ending(scene, _held_beside_ready_ones(scene, "second")), demand=demand)
+    assert taken is not None
+    assert taken.batch.leases[0].run_id == "second"
+
+
+def test_no_run_comes_along_while_every_other_slot_has_one_and_more(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second", "third")
+    assert scene.hold(limit=1)
+    assert _along(scene, _ending(scene, token), demand=Demand(gate="refill", slots=1)) is None
+    assert scene.info("third").claimed_at is None
+
+
+def test_a_commit_that_is_refused_brings_nobody_along(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second")
+    proposal = _ending(scene, token)
+    scene.mutate("run-1")
+    with pytest.raises(StaleFence):
+        _along(scene, proposal)
+    assert scene.info("second").claimed_at is None
+
+
+def test_a_commit_that_keeps_its_claim_brings_nobody_along(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second")
+    assert _along(scene, a_commit(scene.run(), token, at=scene.now, schedule=RETAIN)) is None
+    assert scene.info("second").claimed_at is None
+
+
+def test_a_commit_with_nobody_due_brings_nobody_along(scene: Scene) -> None:
+    assert _along(scene, _ending(scene, _held_beside_ready_ones(scene))) is None
+
+
+def test_a_run_whose_attempts_are_used_up_does_not_come_along(scene: Scene) -> None:
+    scene.start("second")
+    for number in range(3):
+        _taken(scene, f"token-{number}")
+        scene.runs.release_claim("second", f"token-{number}", delay=timedelta(hours=number // 2))
+    token = _held_beside_ready_ones(scene)
+    scene.clock.advance(timedelta(hours=2))
+    assert _along(scene, _ending(scene, token), preference="ready") is None
+    assert scene.info("second").poisoned_at is None
+
+
+def test_a_commit_that_is_repeated_finds_who_came_along_before(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second", "third")
+    proposal = _ending(scene, token)
+    for _ in range(2):
+        taken = _along(scene, proposal)
+        assert taken is not None
+        assert isinstance(taken.claim, Redeemed)
+        assert (taken.claim.run.id, taken.claim.claim_attempt) == ("second", 1)
+    assert scene.info("third").claimed_at is None

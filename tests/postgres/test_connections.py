@@ -17,8 +17,9 @@ from support.scene import RETAIN, Scene
 
 from docket_celery.embedded.process import free_port
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
-from docket_celery.run.document import Run
+from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage.contracts.claims import Redeemed
+from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
 from docket_celery.storage.postgres import open_storage, run_store
 from docket_celery.storage.postgres.sessions import Session
@@ -107,6 +108,22 @@ def test_a_taken_run_whose_reply_was_lost_is_the_one_that_is_given(
     assert isinstance(claim, Redeemed)
     assert (claim.run.id, claim.claim_attempt) == ("run-1", 1)
     assert place.info("run-2").claimed_at is None
+
+
+def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        place.start(f"run-{number}")
+        place.clock.advance(1)
+    proposal = a_commit(place.run(), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+    _lose_reply(place, monkeypatch, "commit_release_and_take")
+    request = TakeRequest(policy=a_scan(limit=1), token="mine")
+    taken = place.runs.commit(SYSTEM, proposal, take=request).taken
+    assert taken is not None
+    assert isinstance(taken.claim, Redeemed)
+    assert (taken.claim.run.id, taken.claim.claim_attempt) == ("run-2", 1)
+    assert place.info("run-3").claimed_at is None
 
 
 @pytest.mark.parametrize("key", [None, "order-17"])

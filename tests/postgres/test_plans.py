@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,19 +207,49 @@ def test_a_refill_of_a_fleet_with_ten_thousand_claims_out_takes_its_one(
     assert _buffers(plan) <= 1_000
 
 
+_TAKING = {
+    "token": "mine", "demanded": True, "slots": "20", "ttl": TTL, "max_attempts": "3", "preference": "ready",
+}  # fmt: skip
+_MOVING = {
+    "id": "expired-1", "offered": "t", "token": "t", "claim_token": "t", "refresh_after": TTL, "checkpoint_seq": "2",
+    "expected": "2", "expected_event_seq": "1", "graph_id": "order", "graph_hash": "hash", "status": "running",
+    "step": "1", "event_seq": "1", "checkpoint_type": "x", "state": "{}", "updated_at": "now",
+    "schedule": "immediate", "leaving": "expired-1",
+}  # fmt: skip
+
+
+def _given(statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """All that the statement names; NULL where `parameters` say nothing."""
+    return {name: parameters.get(name) for name in Queries("docket").numbered(statement).names}
+
+
+def _looked_at(plan: dict[str, Any]) -> int:
+    """Pages that a short look for a ready run has read."""
+    return sum(_buffers(node) for node in _nodes(plan) if node.get("Subplan Name") in ("CTE allowed", "CTE next"))
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_taking_a_run_reads_partial_indexes_and_few_pages(
     history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
 ) -> None:
     connection, _ = history
-    parameters = {
-        "now": None, "token": "t", "demanded": True, "slots": "20", "ttl": TTL, "max_attempts": "3",
-        "preference": "ready", "ready_from": None, "claimed_from": None,
-    }  # fmt: skip
-    plan = _plan(connection, "take_ready", mode, parameters)
+    plan = _plan(connection, "take_ready", mode, _given("take_ready", _TAKING))
     assert plan["Actual Rows"] == 1
     assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
-    assert sum(_buffers(node) for node in _nodes(plan) if node.get("Subplan Name") in ("CTE allowed", "CTE next")) <= 20
+    assert _looked_at(plan) <= 20
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_commit_that_takes_a_run_along_reads_partial_indexes_and_few_pages(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+) -> None:
+    connection, _ = history
+    statement = "commit_release_and_take"
+    plan = _plan(connection, statement, mode, _given(statement, _MOVING | _TAKING))
+    assert plan["Actual Rows"] == 1
+    assert [node["Actual Rows"] for node in _nodes(plan) if node.get("Subplan Name") == "CTE hit"] == [1]
+    assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
+    assert _looked_at(plan) <= 20
 
 
 @pytest.mark.parametrize("statement", ["commit_retain", "commit_release", "redeem_claim"])
@@ -228,24 +257,6 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
     history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str
 ) -> None:
     connection, _ = history
-    claim = {"id": "expired-1", "offered": "t", "token": "t", "claim_token": "t", "refresh_after": TTL}
-    fence = {
-        "checkpoint_seq": "2",
-        "expected": "2",
-        "expected_event_seq": "1",
-        "graph_id": "order",
-        "graph_hash": "hash",
-    }
-    run = {
-        "status": "running",
-        "step": "1",
-        "event_seq": "1",
-        "checkpoint_type": "x",
-        "state": "{}",
-        "updated_at": "now",
-    }
-    parameters = defaultdict(lambda: None, {**claim, **fence, **run, "schedule": "immediate"})
-    given = {name: parameters[name] for name in Queries("docket").numbered(statement).names}
-    plan = _plan(connection, statement, "force_generic_plan", given)
+    plan = _plan(connection, statement, "force_generic_plan", _given(statement, _MOVING))
     runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
     assert {node["Index Name"] for node in runs} == {"runs_pkey"}

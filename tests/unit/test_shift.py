@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from support.faults import Fault, unreachable
@@ -15,7 +15,7 @@ from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
 from docket_celery.run.document import RunStatus
 from docket_celery.shift import Shift, ShiftReport
 from docket_celery.storage.contracts.claims import Lease
-from docket_celery.telemetry.hook import VehicleCrashed
+from docket_celery.telemetry.hook import DrainFinished, LeasesGranted, VehicleCrashed
 from docket_celery.vehicle.outcomes import FenceLost, Parked
 
 DONE = Parked(park="terminal")
@@ -151,7 +151,52 @@ def test_a_database_that_goes_away_between_two_runs_ends_the_shift_in_peace(refi
     rig.start(quick())
     lease = rig.lease()
     rig.runs.plan("take_due" if refill == "direct" else "claim_due", unreachable())
-    assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE)
+    came_along = refill == "direct"
+    assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE, refilled=came_along)
+
+
+def test_the_next_run_comes_along_with_the_commit_that_frees_the_slot(published: Published) -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.start(quick())
+    assert a_shift(rig, published).work(rig.lease()).refilled == 2
+    assert rig.runs.count("take_due") == 1  # The one that finds that nothing is due any more.
+    assert sum(fact.leases for fact in rig.reported(LeasesGranted)) == 2
+
+
+def test_who_came_along_is_given_back_uncounted_when_the_shift_is_ended_from_outside(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.start(quick())
+
+    def ends_the_process(fact: object) -> None:
+        if isinstance(fact, DrainFinished):
+            raise SystemExit
+
+    shift = Shift(replace(rig.engine, hooks=ends_the_process), Dispatcher(rig.engine, published))  # type: ignore[arg-type]
+    with pytest.raises(SystemExit):
+        shift.work(rig.lease())
+    assert statuses(rig, 2) == ["done", "running"]
+    info = rig.info("run-2")
+    assert (info.claimed_at, info.claim_attempts) == (None, 0)
+
+
+def test_who_came_along_and_waited_too_long_is_given_back_unbegun(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.start(quick())
+    late = rig.engine.orphan_ttl.total_seconds() / 2
+
+    def is_slow(fact: object) -> None:
+        if isinstance(fact, DrainFinished) and fact.run_id == "run-1":
+            rig.clock.advance(late)
+
+    executed: list[str] = []
+    rig.start(quick(function=lambda ctx: executed.append(ctx.run_id)))
+    shift = Shift(replace(rig.engine, hooks=is_slow), Dispatcher(rig.engine, published))  # type: ignore[arg-type]
+    shift.work(rig.lease())
+    assert rig.info("run-2").claim_attempts == 0
+    assert statuses(rig, 3) == ["done"] * 3
 
 
 def test_a_database_that_is_away_for_the_first_lease_ends_the_shift(published: Published) -> None:

@@ -24,7 +24,7 @@ from docket_celery.storage.contracts.claims import (
     Lease,
     Redeemed,
 )
-from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.storage.contracts.values import (
     CommitProposal,
     Committed,
@@ -177,7 +177,7 @@ class RunStore(Protocol):
         """
         ...
 
-    def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
+    def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         """Commits one transition under token and sequence: run, events, changes and schedule, or nothing.
 
         `InvalidCommit` comes first, before any lookup: an empty token, a sequence that is not expected + 1, events not
@@ -191,6 +191,10 @@ class RunStore(Protocol):
         entries behind wakes at once.
 
         Allowed: Retain, immediate and at with `running`; external with `waiting`; terminal with a terminal status.
+
+        With `take`, a commit that releases may bring along the run that `take_due` would take after it, for the slot
+        that it frees. Nothing is taken unless the commit took effect. A store does so only where there is nothing to
+        weigh and no exchange more to make: None says nothing about what is due. A repeat finds what was taken before.
         """
         ...
 

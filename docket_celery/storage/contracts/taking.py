@@ -13,6 +13,14 @@ _MOST_SCANS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeRequest:
+    """What a slot asks for: one run by `policy`, to be held under `token`, which nobody else ever has."""
+
+    policy: ClaimPolicy
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the private token.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from docket_celery.storage.contracts.graph_store import GraphStore
     from docket_celery.storage.contracts.retention import Retention
     from docket_celery.storage.contracts.run_store import RunStore
+    from docket_celery.storage.contracts.taking import Taken
 
 LONGEST_NAME = 255
 """Characters of a tenant, graph id or start key, in any script."""
@@ -168,10 +169,14 @@ class CommitProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released)."""
+    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released).
+
+    taken  what was taken along for the slot that the commit frees, if that was asked for and cost nothing more
+    """
 
     now: datetime
     claimed_at: datetime | None
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from docket_celery.storage.contracts.claims import (
     Redeemed,
 )
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
-from docket_celery.storage.contracts.taking import Taken, take_in_two
+from docket_celery.storage.contracts.taking import Taken, TakeRequest, take_in_two
 from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut, next_wake
 from docket_celery.storage.memory.copies import copy_run
 from docket_celery.storage.memory.state import State, StoredRun, later
@@ -102,6 +102,26 @@ class MemoryClaims:
 
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
         return take_in_two(self, policy, token)
+
+    def take_along(self, request: TakeRequest) -> Taken | None:
+        """One due run, or what was taken under the token already; None also where there is something to weigh."""
+        with self._state.lock:
+            now = self._state.clock.now()
+            ranked = candidates(self._state.runs.values(), now, request.policy.orphan_ttl)
+            used_up = any(one.stored.claim_attempts >= request.policy.max_claim_attempts for one in ranked)
+        if used_up:
+            return None
+        taken = self._taken_before(request) or self.take_due(request.policy, token=request.token)
+        return None if taken.claim is None else taken
+
+    def _taken_before(self, request: TakeRequest) -> Taken | None:
+        with self._state.lock:
+            held = [stored for stored in self._state.runs.values() if stored.is_held_under(request.token)]
+            leases = tuple(_lease(stored, request.policy, self._state.clock.now()) for stored in held)
+        if not leases:
+            return None
+        claim = self.redeem_claim(leases[0], token=request.token)
+        return Taken(batch=ClaimBatch(leases=leases, poisoned=(), now=claim.now), claim=claim)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         with self._state.lock:

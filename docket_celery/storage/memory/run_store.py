@@ -33,6 +33,7 @@ from docket_celery.storage.contracts.rules import (
     owner_of,
     same_value,
 )
+from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
     Commit,
     CommitProposal,
@@ -152,8 +153,14 @@ class MemoryRunStore(MemoryClaims):
                 observed_at=self._state.clock.now(),
             )
 
-    def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
+    def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
+        done = self._commit(scope, proposal)
+        if take is None or isinstance(proposal.schedule, Retain):
+            return done
+        return replace(done, taken=self.take_along(take))
+
+    def _commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
         run = proposal.run
         with self._state.lock:
             now = self._state.clock.now()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import ClaimLost, CorruptRecord, NotFound, StaleFence
+from docket_celery.errors import ClaimLost, NotFound, StaleFence
 from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
@@ -22,7 +22,6 @@ from docket_celery.storage.contracts.claims import (
     Redeemed,
 )
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
-from docket_celery.storage.contracts.taking import Taken, take_in_two
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
 from docket_celery.storage.postgres.parameters import array, bounded, named
@@ -136,42 +135,7 @@ class PostgresClaims:
         )
         if row is None:
             raise refusal
-        return _redeemed(row, token)
-
-    def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
-        return self._take_ready(policy, token) or take_in_two(self, policy, token)
-
-    def _take_ready(self, policy: ClaimPolicy, token: str) -> Taken | None:
-        """The longest ready run, in one statement; None when there is none above the horizon, or more to weigh."""
-        pinned = policy.now or self._database.now()
-        horizon = EVERYTHING if pinned is not None else self._outlook.begin(time.monotonic())
-        if policy.order != "age" or (horizon is EVERYTHING and pinned is None):
-            return None
-        parameters = {
-            "now": pinned,
-            "token": token,
-            "demanded": policy.demand is not None,
-            "slots": None if policy.demand is None else policy.demand.slots,
-            "ttl": bounded(policy.orphan_ttl),
-            "max_attempts": policy.max_claim_attempts,
-            "preference": policy.preference,
-            "ready_from": horizon.ready_from,
-            "claimed_from": horizon.claimed_from,
-        }
-
-        def take(session: Session, again: bool) -> DictRow | None:
-            # After a lost reply there may be a run that was taken already.
-            before = self._database.execute(session, "taken_before", parameters).fetchone() if again else None
-            if before is not None:
-                return before
-            began = time.monotonic()
-            row = self._database.execute(session, "take_ready", parameters).fetchone()
-            if row is not None and pinned is None:
-                self._outlook = self._outlook.after(row, horizon, began, time.monotonic())
-            return row
-
-        row = self._database.run(take)
-        return None if row is None else _taken(row, policy, token)
+        return redeemed_of(row, token)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         if not claims:
@@ -231,7 +195,7 @@ def _batch(rows: Sequence[DictRow], policy: ClaimPolicy) -> ClaimBatch:
     taken = [row for row in rows if row["id"] is not None]
     leased = [row for row in taken if not row["exhausted"]]
     return ClaimBatch(
-        leases=tuple(_lease(row, policy) for row in leased),
+        leases=tuple(lease_of(row, policy) for row in leased),
         poisoned=tuple(
             PoisonedClaim(run_id=row["id"], poisoned_at=row["now"], poison_reason=MAX_ATTEMPTS_REASON)
             for row in taken
@@ -245,7 +209,8 @@ def _batch(rows: Sequence[DictRow], policy: ClaimPolicy) -> ClaimBatch:
     )
 
 
-def _lease(row: DictRow, policy: ClaimPolicy) -> Lease:
+def lease_of(row: DictRow, policy: ClaimPolicy) -> Lease:
+    """The lease on a row that was claimed by `policy` just now."""
     return Lease(
         run_id=row["id"],
         tenant=tenant_of(row),
@@ -259,8 +224,8 @@ def _lease(row: DictRow, policy: ClaimPolicy) -> Lease:
     )
 
 
-def _redeemed(row: DictRow, token: str) -> Redeemed:
-    """Raises `CorruptRecord`."""
+def redeemed_of(row: DictRow, token: str) -> Redeemed:
+    """What the holder of the row's claim needs to begin. Raises `CorruptRecord`."""
     return Redeemed(
         run=run_of(row),
         claim_token=token,
@@ -269,15 +234,6 @@ def _redeemed(row: DictRow, token: str) -> Redeemed:
         inbox_seq=row["inbox_seq"],
         now=row["now"],
     )
-
-
-def _taken(row: DictRow, policy: ClaimPolicy, token: str) -> Taken:
-    claim: Redeemed | CorruptRecord
-    try:
-        claim = _redeemed(row, token)
-    except CorruptRecord as error:
-        claim = error
-    return Taken(batch=ClaimBatch(leases=(_lease(row, policy),), poisoned=(), now=row["now"]), claim=claim)
 
 
 def _columns(claims: Sequence[tuple[str, str]]) -> dict[str, str]:

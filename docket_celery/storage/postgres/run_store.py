@@ -1,10 +1,11 @@
-"""Runs in PostgreSQL: reads and transitions. The insertions are in `starts`, the claim operations in `claims`."""
+"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `claims` and `taking`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
@@ -26,6 +27,7 @@ from docket_celery.storage.contracts.rules import (
     check_mutation,
     forced_cancel_data,
 )
+from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
     Commit,
     CommitProposal,
@@ -41,7 +43,7 @@ from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.storage.postgres.starts import PostgresStarts
-from docket_celery.storage.postgres.transitions import of_transition, statement_for
+from docket_celery.storage.postgres.transitions import Kind, of_transition, statement_for
 
 _MUTATION_LOCK_TIMEOUT: Final = "1s"
 _MUTATION_IDLE_TIMEOUT: Final = "5s"
@@ -89,9 +91,11 @@ class PostgresRunStore(PostgresStarts):
             has_more=len(rows) > query.limit,
         )
 
-    def commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
+    def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
-        kind: Literal["retain", "release"] = "retain" if isinstance(proposal.schedule, Retain) else "release"
+        releases = not isinstance(proposal.schedule, Retain)
+        look = self._short_look(take, leaving=proposal.run.id) if releases and take is not None else None
+        kind: Kind = "retain" if not releases else "release" if look is None else "release_and_take"
         statement = statement_for(kind, proposal.changes, proposal.events)
         parameters = of_transition(
             scope,
@@ -108,10 +112,14 @@ class PostgresRunStore(PostgresStarts):
         )
 
         def commit(session: Session, _: bool) -> Committed:
-            row = self._transition(session, statement, parameters)
+            row = self._transition(session, statement, parameters if look is None else look.parameters | parameters)
             if row is None:
-                return self._repeated(session, proposal, parameters)
-            return Committed(now=row["now"], claimed_at=row["claimed_at"])
+                done = self._repeated(session, proposal, parameters)
+                return done if look is None else replace(done, taken=self._taken_before(session, look))
+            if look is None:
+                return Committed(now=row["now"], claimed_at=row["claimed_at"])
+            taken = None if row["id"] is None else self._taken(row, look)
+            return Committed(now=row["committed_at"], claimed_at=None, taken=taken)
 
         return self._database.run(commit)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import product
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from docket_celery.run.codec import encode_event_data
 from docket_celery.run.document import Run
@@ -19,7 +19,14 @@ from docket_celery.storage.contracts.rules import Refusal
 from docket_celery.storage.contracts.values import Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import bounded, of_changes, of_many_events, of_run, seen_by
 
-_KINDS: Final = {"retain": ("retained", "answered"), "release": ("released", "answered_and_told")}
+Kind: TypeAlias = Literal["retain", "release", "release_and_take"]
+
+_KINDS: Final[dict[Kind, tuple[str, tuple[str, ...], str]]] = {
+    "retain": ("retained", (), "answered"),
+    "release": ("released", (), "answered_and_told"),
+    "release_and_take": ("released", ("after_the_commit",), "answered_and_taken"),
+}
+"""What each does with the claim, what it does at the end, and its answer."""
 _CHANGES: Final = {
     "": (),
     "_replacing": ("replacing",),
@@ -34,12 +41,12 @@ _FEW: Final = 3
 def statements() -> Iterator[tuple[str, str]]:
     """The name and the text, with its parts in braces, of each."""
     for kind, changes, events in product(_KINDS, _CHANGES, _EVENTS):
-        moved, answer = _KINDS[kind]
-        tables = ",\n".join(f"{{{part}}}" for part in (moved, *_CHANGES[changes], _EVENTS[events]))
+        moved, after, answer = _KINDS[kind]
+        tables = ",\n".join(f"{{{part}}}" for part in (moved, *_CHANGES[changes], _EVENTS[events], *after))
         yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer}}}"
 
 
-def statement_for(kind: Literal["retain", "release"], changes: Sequence[Change], events: Sequence[Event]) -> str:
+def statement_for(kind: Kind, changes: Sequence[Change], events: Sequence[Event]) -> str:
     """The name of the one that writes just what a transition needs."""
     replacing = any(isinstance(change, Replaced) for change in changes)
     appending = any(isinstance(change, Appended) for change in changes)

@@ -1,11 +1,8 @@
 -- Taking a run: claimed and redeemed at once, by a slot that begins it. The frame of a scan is in scans.sql.
 
--- name: take_ready
--- The short way for the common case, one ready run in the order of age. It answers with no row as soon as there is
--- anything to weigh: an expired claim whose turn it may be, attempts that are used up, a slot that is not free.
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
-),
+-- part: taking
+-- The short way for the common case, one ready run in the order of age. `hit` has no row as soon as there is anything to
+-- weigh: an expired claim whose turn it may be, attempts that are used up, a slot that is not free.
 {slots},
 allowed AS MATERIALIZED (
     SELECT (
@@ -23,6 +20,7 @@ allowed AS MATERIALIZED (
                   AND r.claimed_at >= greatest(
                       (SELECT now FROM clock) - %(ttl)s::interval, coalesce(%(claimed_from)s::timestamptz, '-infinity')
                   )
+                  AND r.id IS DISTINCT FROM %(leaving)s::text
                 ORDER BY r.claimed_at, r.id
                 LIMIT (SELECT count FROM slots)
             ) held
@@ -52,11 +50,20 @@ hit AS (
       END
     RETURNING r.*, (SELECT now FROM clock) AS now
 )
+
+-- part: taken
 {redeemed},
        -- Before it there is nothing alive in the class that was looked at; of claims this statement has seen none.
        (SELECT wake_at FROM next) AS ready_from, NULL::timestamptz AS claimed_from
 FROM hit r
-{gathered};
+{gathered}
+
+-- name: take_ready
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
+),
+{taking}
+{taken};
 
 -- name: taken_before
 -- The run that was taken under a token, if the reply was lost on its way.

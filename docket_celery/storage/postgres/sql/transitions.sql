@@ -102,8 +102,21 @@ moved AS (
     RETURNING r.id, r.claimed_at, r.wake_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
+-- part: after_the_commit
+-- Then the slot's next run is taken, in the same snapshot: that still shows the slot's own claim, which is not counted. Where
+-- the fence did not hold there is no clock, so that nothing is due.
+clock AS MATERIALIZED (
+    SELECT now FROM moved
+),
+{taking}
+
 -- part: answered
 SELECT claimed_at, now FROM moved
+
+-- part: answered_and_taken
+SELECT moved.now AS committed_at, taken.* FROM moved LEFT JOIN (
+{taken}
+) taken ON true
 
 -- part: answered_and_told
 SELECT claimed_at, now {telling_unless_claimed} FROM moved

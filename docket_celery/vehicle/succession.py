@@ -1,0 +1,49 @@
+"""Who comes next in a slot: a run that the commit which frees the slot may bring along."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from docket_celery.errors import StoreError
+from docket_celery.storage.contracts.run_store import RunStore
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
+
+logger = logging.getLogger("docket_celery")
+
+
+def nobody() -> None:
+    """No run is to come next."""
+    return
+
+
+@dataclass(slots=True)
+class Succession:
+    """One slot's. A vehicle asks and notes who came; whoever keeps the slot at work drives that run next.
+
+    ask       what to send along with the commit that ends a drain; None when the slot is not to go on
+    taken     the run that came along with the latest such commit, until it is driven
+    asked_at  when it was asked for, in monotonic seconds
+    """
+
+    ask: Callable[[], TakeRequest | None] = nobody
+    taken: Taken | None = None
+    asked_at: float = 0.0
+
+    def pop(self) -> Taken | None:
+        """Who came along, once."""
+        taken, self.taken = self.taken, None
+        return taken
+
+
+def give_back(slot: Succession, runs: RunStore) -> None:
+    """Releases, uncounted, a run that came along and is not driven, since its slot is ended from outside."""
+    taken = slot.pop()
+    if taken is None:
+        return
+    (lease,) = taken.batch.leases
+    try:
+        runs.release_claim(lease.run_id, lease.claim_token, uncounted=True)
+    except StoreError:
+        logger.warning("run %s, which had come along, could not be given back", lease.run_id, exc_info=True)
