@@ -22,6 +22,7 @@ from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
 from docket_celery.storage.contracts.claims import Lease, Redeemed
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release, Storage
 from docket_celery.testing import ManualClock, SequentialIds
 
@@ -118,12 +119,37 @@ class History(RuleBasedStateMachine):
         assert {lease.run_id for lease in taken.batch.leases} == expected.keys() - poisoned
         for run_id in poisoned:
             self.model.runs[run_id].halt()
-        if not isinstance(taken.claim, Redeemed):
-            assert taken.claim is None
+        if taken.claim is None:
             return multiple()
+        return self._note_taken(taken, token, again="again" in expected.values())
+
+    @rule(target=holders, proposed=proposals, preference=st.sampled_from([None, "ready", "expired"]))
+    def commit_and_take_along(self, proposed: tuple[CommitProposal, Then], preference: Any) -> Any:
+        """Who comes along is who would be taken after the commit, the run itself set aside; nobody need come."""
+        proposal, then = proposed
+        token = f"private-{self.scene.ids.token()}"
+        policy = a_scan(limit=1, preference=preference, max_claim_attempts=MAX_ATTEMPTS)
+        at = proposal.schedule.at if isinstance(proposal.schedule, Release) else None
+        args = (proposal.run.id, proposal.expected_checkpoint_seq, proposal.claim_token, proposal.commit_id, then)
+        if not self.model.commit(*args, at or self.scene.now, self.scene.now):
+            with pytest.raises(StaleFence):
+                self.scene.runs.commit(SYSTEM, proposal, take=TakeRequest(policy=policy, token=token))
+            return multiple()
+        taken = self.scene.runs.commit(SYSTEM, proposal, take=TakeRequest(policy=policy, token=token)).taken
+        if taken is None:
+            return multiple()
+        assert then != "retain"
+        (lease,) = taken.batch.leases
+        expected = self.model.outcomes(self.scene.now, 1, preference)
+        if lease.run_id not in expected:
+            assert list(expected) == [proposal.run.id]
+            expected = self.model.outcomes(self.scene.now, 2, preference)
+        return self._note_taken(taken, token, again=expected[lease.run_id] == "again")
+
+    def _note_taken(self, taken: Taken, token: str, *, again: bool) -> tuple[str, Run]:
+        assert isinstance(taken.claim, Redeemed)
         (lease,) = taken.batch.leases
         run = self.model.runs[lease.run_id]
-        again = expected[lease.run_id] == "again"
         self.model.claimed(lease.run_id, "between", self.scene.now, direct=False, again=again)
         assert self.model.redeem(lease.run_id, lease.checkpoint_seq, "between", token, self.scene.now)
         assert (lease.claim_token, lease.claim_attempt, taken.claim.claim_attempt) == (
