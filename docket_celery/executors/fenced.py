@@ -10,21 +10,22 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from docket_celery.executors.coroutines import run_together
 from docket_celery.executors.overdue import Helper, Overdue
+from docket_celery.executors.round import GRACE, Begun, Round
+from docket_celery.executors.threads import KeptThreads
 from docket_celery.runtime.executor import (
     Attempt,
     AttemptResult,
     IsVoid,
     MayBegin,
-    Started,
     always,
     call,
     in_time,
     never,
-    timed_out,
 )
 
 Offload = Callable[[Callable[[], None]], None]
@@ -35,8 +36,9 @@ WIDTH = 16
 
 
 class FencedExecutor:
-    """Each plain attempt has a thread of its own, at most `width` at a time; `async def` ones share a thread's loop.
+    """Plain attempts run in helper threads, one at a time in each; `async def` ones share a thread's loop.
 
+    How many helpers a superstep has, at most `width`, is decided in `round`; `grace` is what it gives the first one.
     `offload` is given where threads are greenlets: an event loop needs a thread of its own there.
     """
 
@@ -46,12 +48,15 @@ class FencedExecutor:
         *,
         overdue: Overdue | None = None,
         width: int = WIDTH,
+        grace: float = GRACE,
         offload: Offload | None = None,
     ) -> None:
         self.overdue = overdue or Overdue()
         self._monotonic = monotonic
         self._width = width
+        self._grace = grace
         self._offload = offload
+        self._threads = KeptThreads(monotonic)
 
     def execute(
         self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
@@ -59,120 +64,95 @@ class FencedExecutor:
         """One result per attempt, in order. An exception raised here came from outside, never from a node. What runs in
         a helper thread cannot be ended, void or not.
         """
-        return _Round(attempts, may_begin, self._monotonic, self.overdue, self._offload).carry_out(self._width)
+        round = Round(attempts, self._monotonic, width=self._width, grace=self._grace)
+        return _Company(round, may_begin, self._monotonic, self.overdue, self._threads, self._offload).carry_out()
 
 
-class _Round:
-    """One call of `execute`. Only the calling thread touches the results; helpers append to `arrived`."""
+class _Company:
+    """The calling thread and its helpers during one call of `execute`."""
 
     def __init__(
         self,
-        attempts: Sequence[Attempt],
+        round: Round,
         may_begin: MayBegin,
         monotonic: Callable[[], float],
         overdue: Overdue,
+        threads: KeptThreads,
         offload: Offload | None,
     ) -> None:
-        self._attempts = attempts
+        self._round = round
         self._may_begin = may_begin
         self._monotonic = monotonic
-        self._overdue = overdue
+        self._wakedue = overdue
+        self._threads = threads
         self._offload = offload
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
         self._arrived: deque[tuple[int, AttemptResult]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._helpers: dict[int, Helper] = {}
-        self._started: dict[int, Started] = {}
-        self._results: dict[int, AttemptResult] = {}
 
-    def carry_out(self, width: int) -> list[AttemptResult]:
-        """Starts shares as threads become free, until every attempt has a result or is overdue."""
-        shares = self._shares(width)
+    def carry_out(self) -> list[AttemptResult]:
+        """Sends helpers for as long as there is something to begin, until every attempt has a result or is overdue."""
         try:
-            while len(self._results) < len(self._attempts):
-                while shares and self._busy() < width:
-                    self._start(shares.popleft())
-                self._wait()
+            while True:
                 self._collect()
-                self._fence()
+                with self._lock:
+                    helpers, look = self._round.advance(), self._round.next_look()
+                if self._round.is_over:
+                    return self._round.results
+                for helper in helpers:
+                    self._threads.run(partial(self._help, helper))
+                self._wait(look)
         finally:
-            for index, helper in self._helpers.items():
-                if index not in self._results or self._is_fenced(index):
-                    self._overdue.leave(helper)
-        return [self._results[index] for index in range(len(self._attempts))]
+            with self._lock:
+                left = self._round.close()
+            for helper in left:
+                self._wakedue.leave(helper)
 
-    def _shares(self, width: int) -> deque[list[int]]:
-        """What each helper is to do: the coroutines together (a slice of them, if there are many), the others alone."""
-        coroutines = [index for index, attempt in enumerate(self._attempts) if attempt.node.is_async]
-        slices = [coroutines[first : first + width] for first in range(0, len(coroutines), width)]
-        alone = [[index] for index, attempt in enumerate(self._attempts) if not attempt.node.is_async]
-        return deque(slices + alone)
-
-    def _busy(self) -> int:
-        return len({id(self._helpers[index]) for index in self._started if index not in self._results})
-
-    def _start(self, share: list[int]) -> None:
-        helper = Helper()
-        for index in share:
-            self._helpers[index] = helper
-            self._started[index] = self._attempts[index].started(self._monotonic)
-        first = self._attempts[share[0]].node.id
-        context = contextvars.copy_context()
-        threading.Thread(
-            target=context.run, args=(self._help, helper, share), name=f"docket-node-{first}", daemon=True
-        ).start()
-
-    def _help(self, helper: Helper, share: list[int]) -> None:
-        """The helper's whole life."""
+    def _wait(self, until: float | None) -> None:
+        """Until the round needs attention, at `until` at the latest."""
         try:
-            attempts = [(index, self._started[index]) for index in share]
-            if not attempts[0][1].node.is_async:
-                self._call(*attempts[0])
-            elif self._offload is None:
-                run_together(attempts, self._may_begin, self._report, self._monotonic)
-            else:
-                # From a real thread, only what is safe between threads: the greenlet wakes the waiting one at the end.
-                self._offload(lambda: run_together(attempts, self._may_begin, self._note, self._monotonic))
-                self._wake.put(None)
+            self._wake.get(timeout=None if until is None else max(until - self._monotonic(), 0.0))
+        except Empty:
+            return
+
+    def _help(self, helper: Helper) -> None:
+        """All that a helper does, in its own thread. No attempt sees what another one sets in its context."""
+        try:
+            while share := self._take(helper):
+                self._context.copy().run(self._begin, share)
         finally:
-            self._overdue.end(helper)
+            self._wakedue.end(helper)
 
-    def _call(self, index: int, attempt: Started) -> None:
-        self._report(index, in_time(attempt, call(attempt, self._may_begin, passes=_nothing), self._monotonic))
+    def _take(self, helper: Helper) -> list[Begun]:
+        with self._lock:
+            return self._round.take(helper)
 
-    def _report(self, index: int, result: AttemptResult) -> None:
-        self._note(index, result)
-        self._wake.put(None)
+    def _begin(self, share: list[Begun]) -> None:
+        index, attempt = share[0]
+        if not attempt.node.is_async:
+            result = call(attempt, self._may_begin, passes=_nothing)
+            self._report(index, in_time(attempt, result, self._monotonic))
+        elif self._offload is None:
+            run_together(share, self._may_begin, self._report, self._monotonic)
+        else:
+            # From a real thread, only what is safe between threads: greenlets look at what has arrived.
+            self._offload(lambda: run_together(share, self._may_begin, self._note, self._monotonic))
+            self._collect()
 
     def _note(self, index: int, result: AttemptResult) -> None:
         self._arrived.append((index, result))
 
-    def _wait(self) -> None:
-        """Until a helper reports or the next deadline comes."""
-        deadlines = [
-            attempt.context.deadline
-            for index, attempt in self._started.items()
-            if index not in self._results and attempt.context.deadline is not None
-        ]
-        try:
-            self._wake.get(timeout=max(min(deadlines) - self._monotonic(), 0.0) if deadlines else None)
-        except Empty:
-            return
-
     def _collect(self) -> None:
         while self._arrived:
-            index, result = self._arrived.popleft()
-            self._results.setdefault(index, result)
+            self._report(*self._arrived.popleft())
 
-    def _fence(self) -> None:
-        """Gives every overdue attempt its timeout; a result that comes later finds the place taken."""
-        now = self._monotonic()
-        for index, attempt in self._started.items():
-            deadline = attempt.context.deadline
-            if index not in self._results and deadline is not None and now >= deadline:
-                self._results[index] = timed_out(attempt)
-
-    def _is_fenced(self, index: int) -> bool:
-        return getattr(self._results[index], "timed_out", False)
+    def _report(self, index: int, result: AttemptResult) -> None:
+        with self._lock:
+            self._round.report(index, result)
+            needs_attention = self._round.needs_attention
+        if needs_attention:
+            self._wake.put(None)
 
 
 def _nothing(error: BaseException) -> bool:

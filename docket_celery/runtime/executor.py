@@ -149,6 +149,11 @@ def in_time(attempt: Started, result: AttemptResult, monotonic: Callable[[], flo
     return timed_out(attempt) if late and not isinstance(result, NotBegun) else result
 
 
+def is_timeout(result: AttemptResult) -> bool:
+    """Whether this is what `timed_out` gives."""
+    return isinstance(result, Raised) and result.timed_out
+
+
 def timed_out(attempt: Started) -> Raised:
     """The result of an attempt that overran its deadline."""
     context = attempt.context

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from docket_celery.program import RuntimeNode
-from docket_celery.runtime.executor import Attempt, AttemptResult, Raised
+from docket_celery.runtime.executor import Attempt
 from docket_celery.runtime.node import NodeContext
 
 LIMIT = 0.2
@@ -36,7 +36,3 @@ def attempt(function: Callable[..., Any], timeout: float | None = LIMIT, **argum
         activation_key="activation",
     )
     return Attempt(node=node, arguments=arguments, context=context, timeout=timeout)
-
-
-def is_timeout(result: AttemptResult) -> bool:
-    return isinstance(result, Raised) and result.timed_out

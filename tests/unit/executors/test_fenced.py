@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.attempts import SOON, attempt, is_timeout
+from support.attempts import SOON, attempt
 
 from docket_celery.executors import FencedExecutor
-from docket_celery.runtime.executor import Raised, Returned
+from docket_celery.runtime.executor import Raised, Returned, is_timeout
 
 TESTS = Path(__file__).parents[2]
 
@@ -36,6 +36,63 @@ def test_siblings_run_at_the_same_time(executor: FencedExecutor) -> None:
     together = threading.Barrier(3)
     results = executor.execute([attempt(lambda: together.wait(SOON), timeout=SOON) for _ in range(3)])
     assert sorted(result.value for result in results if isinstance(result, Returned)) == [0, 1, 2]
+
+
+def test_siblings_that_are_done_at_once_share_a_thread() -> None:
+    executor = FencedExecutor(time.monotonic, grace=SOON)
+    results = executor.execute([attempt(threading.get_ident, timeout=SOON) for _ in range(8)])
+    assert len({result.value for result in results if isinstance(result, Returned)}) == 1
+
+
+def test_threads_serve_one_superstep_after_the_other() -> None:
+    executor = FencedExecutor(time.monotonic)
+    together = threading.Barrier(3)
+
+    def meets() -> threading.Thread:
+        together.wait(SOON)
+        return threading.current_thread()
+
+    rounds = [executor.execute([attempt(meets, timeout=SOON) for _ in range(3)]) for _ in range(20)]
+    threads = [result.value for results in rounds for result in results if isinstance(result, Returned)]
+    assert len(threads) == 60
+    assert len(set(threads)) < 60
+
+
+def test_siblings_of_one_that_hangs_do_not_wait_for_its_deadline() -> None:
+    executor = FencedExecutor(time.monotonic)
+    others = threading.Semaphore(0)
+
+    def waits_for_the_others() -> bool:
+        return all(others.acquire(timeout=SOON) for _ in range(7))
+
+    results = executor.execute(
+        [attempt(waits_for_the_others, timeout=None), *[attempt(others.release, timeout=None) for _ in range(7)]]
+    )
+    assert results[0] == Returned(value=True)
+
+
+def test_nothing_begins_any_more_once_the_caller_is_told_to_end() -> None:
+    release = threading.Event()
+    asked: list[float | None] = []
+
+    def is_asked(timeout: float | None) -> bool:
+        asked.append(timeout)
+        return True
+
+    class Told(BaseException): ...
+
+    def clock() -> float:
+        if asked and threading.current_thread() is threading.main_thread():
+            raise Told
+        return time.monotonic()
+
+    executor = FencedExecutor(clock, width=1)
+    with pytest.raises(Told):
+        executor.execute([attempt(release.wait), attempt(release.wait)], is_asked)
+    assert executor.overdue.count == 1
+    release.set()
+    assert eventually_none_left(executor)
+    assert len(asked) == 1
 
 
 def test_no_more_siblings_than_allowed_run_at_the_same_time(executor: FencedExecutor) -> None:
@@ -110,6 +167,22 @@ def test_a_helper_sees_the_callers_context(executor: FencedExecutor) -> None:
     name = contextvars.ContextVar("name", default="none")
     name.set("caller")
     assert executor.execute([attempt(name.get)]) == [Returned(value="caller")]
+
+
+def test_what_an_attempt_sets_in_its_context_reaches_nobody_else() -> None:
+    executor = FencedExecutor(time.monotonic, grace=SOON)
+    name = contextvars.ContextVar("name", default="none")
+    name.set("caller")
+
+    def renames() -> str:
+        before = name.get()
+        name.set("node")
+        return before
+
+    assert executor.execute([attempt(renames), attempt(renames)]) == [Returned(value="caller")] * 2
+    name.set("next")
+    assert executor.execute([attempt(renames), attempt(renames)]) == [Returned(value="next")] * 2
+    assert name.get() == "next"
 
 
 def test_coroutines_share_one_loop(executor: FencedExecutor) -> None:
@@ -197,8 +270,8 @@ GREEN = """
 from gevent import monkey; monkey.patch_all()
 import asyncio, signal, threading, time
 import gevent
-from support.attempts import attempt, is_timeout
-from docket_celery.runtime.executor import Returned
+from support.attempts import attempt
+from docket_celery.runtime.executor import Returned, is_timeout
 from docket_celery.worker.pools import is_green, node_executor
 
 assert is_green()

@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.attempts import LIMIT, SOON, attempt, is_timeout
+from support.attempts import LIMIT, SOON, attempt
 
 from docket_celery.executors import NodeExecutor
 from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached
 from docket_celery.holds import held
-from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, never
+from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, is_timeout, never
 
 FOREVER = 3_600.0
 

@@ -1,0 +1,69 @@
+"""Threads that are kept for a while and used again: to start one costs more than most of what is done in it.
+
+Where threads are greenlets, so are these. Whatever work leaves behind in the locals of its thread is still there for
+the work that comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
+
+Work: TypeAlias = Callable[[], None]
+
+KEPT: Final = 10.0
+"""Seconds from its start in which a thread takes further work, busy or idle.
+
+A bound on its whole life, since nodes keep things in the locals of their threads: a database connection that has broken
+there must not fail every node for ever.
+"""
+
+
+class KeptThreads:
+    """Daemon threads of this process; those that ended their work last are used first. A forked child has none."""
+
+    def __init__(self, monotonic: Callable[[], float], *, kept: float = KEPT) -> None:
+        self._monotonic = monotonic
+        self._kept = kept
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._idle: deque[SimpleQueue[Work]] = deque()
+        """The inbox of each thread that waits for work. Who has taken one out, in one indivisible step, owns it."""
+
+    def run(self, work: Work) -> None:
+        """Begins `work` in a thread that has none, or in a new one. A thread in which it raises ends."""
+        self._own_process()
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = SimpleQueue()
+            threading.Thread(target=self._live, args=(inbox,), name="docket-nodes", daemon=True).start()
+        inbox.put(work)
+
+    def _live(self, inbox: SimpleQueue[Work]) -> None:
+        """A thread's whole life. It holds on to no work while it waits for the next."""
+        idle, until = self._idle, self._monotonic() + self._kept
+        inbox.get()()
+        while (left := until - self._monotonic()) > 0:
+            idle.append(inbox)
+            try:
+                work = inbox.get(timeout=left)
+            except Empty:
+                try:
+                    idle.remove(inbox)
+                except ValueError:  # Somebody took it at the last instant, to put work into it.
+                    work = inbox.get()
+                else:
+                    return
+            work()
+            del work
+
+    def _own_process(self) -> None:
+        if os.getpid() != self._pid:
+            self._reset()
