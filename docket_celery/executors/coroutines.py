@@ -40,7 +40,7 @@ async def _together(
 async def _one(
     index: int, attempt: Started, may_begin: MayBegin, report: Report, monotonic: Callable[[], float]
 ) -> None:
-    deadline = attempt.context.deadline
+    deadline = attempt.deadline
     if not may_begin(attempt.timeout):
         report(index, NotBegun())
         return

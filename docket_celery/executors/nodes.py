@@ -62,7 +62,7 @@ class NodeExecutor:
 
     def _alone(self, attempt: Attempt, may_begin: MayBegin, is_void: IsVoid, interrupter: Interrupter) -> AttemptResult:
         started = attempt.started(self._monotonic)
-        deadline = started.context.deadline
+        deadline = started.deadline
         if deadline is None:
             return call(started, may_begin, passes=self._is_farewell)
         try:

@@ -60,8 +60,7 @@ class Round:
         """Gives every overdue attempt its timeout, and returns the helpers that are to begin now."""
         now = self._monotonic()
         for index, (attempt, _) in list(self._running.items()):
-            deadline = attempt.context.deadline
-            if deadline is not None and now >= deadline:
+            if attempt.deadline is not None and now >= attempt.deadline:
                 self._settle(index, timed_out(attempt), goes_on=True)
         if now >= self._alone_until:
             self._allowed = self._width
@@ -72,13 +71,12 @@ class Round:
     def next_look(self) -> float | None:
         """The instant by which `advance` may have something to do. An attempt that is due may begin at any time."""
         now = self._monotonic()
-        times = [attempt.context.deadline for attempt, _ in self._running.values()]
-        for share in self._due:
-            limits = (self._attempts[index].timeout for index in share)
-            times += [None if limit is None else now + limit for limit in limits]
+        times = [attempt.deadline for attempt, _ in self._running.values() if attempt.deadline is not None]
+        limits = [self._attempts[index].timeout for share in self._due for index in share]
+        times += [now + limit for limit in limits if limit is not None]
         if self._allowed < self._width and self._due:
             times.append(self._alone_until)
-        return min((time for time in times if time is not None), default=None)
+        return min(times, default=None)
 
     def take(self, helper: Helper) -> list[Begun]:
         """The helper's next share, whose time runs from now; empty when the helper is not needed any more. What it took
@@ -114,8 +112,11 @@ class Round:
 
     def _wanted(self) -> int:
         """How many helpers are missing: those who run nothing at this instant come for the next share themselves."""
+        room = self._allowed - len(self._helpers)
+        if room <= 0 or not self._due:
+            return 0
         coming = len(self._helpers - self._occupied())
-        return max(min(len(self._due) - coming, self._allowed - len(self._helpers)), 0)
+        return max(min(len(self._due) - coming, room), 0)
 
     def _occupied(self) -> set[Helper]:
         return {helper for _, helper in self._running.values()}

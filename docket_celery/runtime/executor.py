@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from docket_celery.program import RuntimeNode
@@ -48,18 +49,21 @@ class Attempt:
     def started(self, monotonic: Callable[[], float]) -> Started:
         """This attempt with its deadline set from now: waiting for a free thread is not the node's time."""
         deadline = None if self.timeout is None else monotonic() + self.timeout
-        context = self.context(deadline=deadline, monotonic=monotonic)
-        return Started(node=self.node, arguments=self.arguments, context=context, timeout=self.timeout)
+        context = partial(self.context, deadline=deadline, monotonic=monotonic)
+        return Started(
+            node=self.node, arguments=self.arguments, context=context, timeout=self.timeout, deadline=deadline
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An attempt whose time runs."""
+    """An attempt whose time runs: until `deadline`, in monotonic seconds. Its context is made for who asks for it."""
 
     node: RuntimeNode
     arguments: Mapping[str, Any]
-    context: NodeContext
+    context: Callable[[], NodeContext]
     timeout: float | None
+    deadline: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +143,12 @@ def call(
 
 def arguments_of(attempt: Started) -> Mapping[str, Any]:
     """The keyword arguments of the call: the bound ones, and the context where the node declares it."""
-    return {**attempt.arguments, "ctx": attempt.context} if attempt.node.wants_context else attempt.arguments
+    return {**attempt.arguments, "ctx": attempt.context()} if attempt.node.wants_context else attempt.arguments
 
 
 def in_time(attempt: Started, result: AttemptResult, monotonic: Callable[[], float]) -> AttemptResult:
     """The result, or a timeout in its place when the deadline has passed by now: what a late node did is void."""
-    deadline = attempt.context.deadline
-    late = deadline is not None and monotonic() >= deadline
+    late = attempt.deadline is not None and monotonic() >= attempt.deadline
     return timed_out(attempt) if late and not isinstance(result, NotBegun) else result
 
 
@@ -156,6 +159,6 @@ def is_timeout(result: AttemptResult) -> bool:
 
 def timed_out(attempt: Started) -> Raised:
     """The result of an attempt that overran its deadline."""
-    context = attempt.context
+    context = attempt.context()
     message = f"node {context.node!r}: attempt {context.attempt} did not finish within {attempt.timeout:g} s"
     return Raised(error=TimeoutError(message), timed_out=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, TypeAlias
 
 from docket_celery.errors import InvalidInput, PermanentFailure
@@ -203,20 +202,25 @@ def _execute(
 
 def _attempt(program: RuntimeGraph, run: Run, task: Task, options: RuntimeOptions) -> Attempt:
     node = program.nodes[task.node]
-    activation = f"{run.id}:{task.task_id}"
-    context = partial(
-        NodeContext,
-        run_id=run.id,
-        graph_id=run.graph_id,
-        graph_hash=run.graph_hash,
-        node=node.id,
-        step=task.step,
-        attempt=task.attempt,
-        task_id=f"{activation}:{task.asked}.{task.attempt}",
-        idempotency_key=f"{activation}:{task.asked}.{task.attempt}",
-        activation_key=activation,
-        config=node.config,
-    )
+
+    def context(*, deadline: float | None, monotonic: Callable[[], float]) -> NodeContext:
+        activation = f"{run.id}:{task.task_id}"
+        key = f"{activation}:{task.asked}.{task.attempt}"
+        return NodeContext(
+            run_id=run.id,
+            graph_id=run.graph_id,
+            graph_hash=run.graph_hash,
+            node=node.id,
+            step=task.step,
+            attempt=task.attempt,
+            task_id=key,
+            idempotency_key=key,
+            activation_key=activation,
+            config=node.config,
+            deadline=deadline,
+            monotonic=monotonic,
+        )
+
     state = {**run.fields, **task.answers} if task.answers else run.fields
     timeout = options.max_attempt_elapsed if node.timeout is None else node.timeout
     return Attempt(node=node, arguments=bind(node, state), context=context, timeout=timeout)

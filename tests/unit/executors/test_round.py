@@ -109,8 +109,8 @@ def test_each_attempt_has_its_own_deadline_from_its_own_begin(time: Time) -> Non
     time.now += 7.0
     end(round, share)
     ((_, second),) = round.take(helper)
-    assert first.context.deadline == 110.0
-    assert second.context.deadline == 117.0
+    assert first.deadline == 110.0
+    assert second.deadline == 117.0
 
 
 def test_a_look_comes_in_time_for_a_sibling_that_begins_unseen(time: Time) -> None:
