@@ -300,6 +300,15 @@ with gevent.Timeout(5):
 assert is_timeout(hanging.value[0]) and hanging.value[1] == Returned(value="beside"), hanging.value
 assert [v.value for v in vehicles] == [[Returned(value=str(n)), Returned(value="s")] for n in range(5)]
 assert handlers == {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+def greenlets():
+    return {r.value for r in executor.execute([attempt(gevent.getcurrent, timeout=5.0) for _ in range(8)])}
+
+first = greenlets()
+assert len(first) == 1 and greenlets() == first
+together = threading.Barrier(3)
+assert [type(r) for r in executor.execute([attempt(together.wait, timeout=5.0) for _ in range(3)])] == [Returned] * 3
+assert executor.overdue.count == 1
 release.set()
 with gevent.Timeout(5):
     while executor.overdue.count:
@@ -308,6 +317,6 @@ print("sound")
 """
 
 
-def test_among_greenlets_attempts_are_fenced_off_and_no_signal_is_installed() -> None:
+def test_among_greenlets_attempts_are_fenced_off_in_kept_greenlets_and_no_signal_is_installed() -> None:
     green = subprocess.run([sys.executable, "-c", GREEN], cwd=TESTS, capture_output=True, text=True, timeout=30)
     assert green.stdout == "sound\n", green.stderr
