@@ -83,7 +83,7 @@ class _Company:
         self._round = round
         self._may_begin = may_begin
         self._monotonic = monotonic
-        self._wakedue = overdue
+        self._overdue = overdue
         self._threads = threads
         self._offload = offload
         self._context = contextvars.copy_context()
@@ -107,7 +107,7 @@ class _Company:
             with self._lock:
                 left = self._round.close()
             for helper in left:
-                self._wakedue.leave(helper)
+                self._overdue.leave(helper)
 
     def _wait(self, until: float | None) -> None:
         """Until the round needs attention, at `until` at the latest."""
@@ -122,7 +122,7 @@ class _Company:
             while share := self._take(helper):
                 self._context.copy().run(self._begin, share)
         finally:
-            self._wakedue.end(helper)
+            self._overdue.end(helper)
 
     def _take(self, helper: Helper) -> list[Begun]:
         with self._lock:
