@@ -36,6 +36,7 @@ class Reducer:
     normalise        a write in the one form `reduce` folds; applying it twice changes nothing
     zero             makes the value such a field has before anything was written; None: it has none
     appends          a write only adds items at the end, so that storage may write these alone
+    replaces         a write is the next value, whatever the committed one was
     """
 
     name: str
@@ -45,6 +46,12 @@ class Reducer:
     normalise: Callable[[Any], Any] = _as_given
     zero: Callable[[], Any] | None = None
     appends: bool = False
+    replaces: bool = False
+
+    @property
+    def needs_committed(self) -> bool:
+        """Whether a write cannot be stored without knowing the committed value."""
+        return not (self.appends or self.replaces)
 
     @property
     def has_zero(self) -> bool:
@@ -143,7 +150,7 @@ REDUCERS: Final = MappingProxyType(
                 name="append", reduce=_append, problem_of_value=_not_a_list, normalise=_items, zero=list, appends=True
             ),
             Reducer(name="first_value", reduce=_first_value),
-            Reducer(name="last_value", reduce=_last_value),
+            Reducer(name="last_value", reduce=_last_value, replaces=True),
             Reducer(name="merge", reduce=_merge, problem=_not_an_object, problem_of_value=_not_an_object, zero=dict),
             Reducer(name="sum", reduce=_sum, problem=_not_a_number, problem_of_value=_not_a_number, zero=int),
             Reducer(name="union", reduce=_union, problem_of_value=_not_a_list, normalise=_items, zero=list),

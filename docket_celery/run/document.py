@@ -7,7 +7,7 @@ pure core cannot depend on who executes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -95,7 +95,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run after its latest commit. `fields` holds only fields that have a value."""
+    """One run after its latest commit. A field has a value if it is in `fields`, or among the `unread`."""
 
     id: str
     graph_id: str
@@ -106,6 +106,8 @@ class Run:
     checkpoint_seq: int
     event_seq: int
     fields: Mapping[str, JsonValue]
+    unread: frozenset[str] = frozenset()
+    """Fields whose value was left where it is stored, until somebody needs it. Only the run of a vehicle has any."""
     tasks: tuple[Task, ...] = ()
     interrupts: tuple[OpenInterrupt, ...] = ()
     arrived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -133,8 +135,19 @@ class Run:
 
     @property
     def output(self) -> dict[str, JsonValue]:
-        """The values of the output fields as committed so far; a field without a value is None."""
-        return {name: self.fields.get(name) for name in self.outputs or sorted(self.fields)}
+        """The values of the output fields as committed so far; a field without a value is None.
+
+        `ValueError` while one of them is unread.
+        """
+        names = self.outputs or sorted({*self.fields, *self.unread})
+        unread = sorted(self.unread.intersection(names))
+        if unread:
+            raise ValueError(f"run {self.id!r}: of its output, {', '.join(unread)} has not been read from the store")
+        return {name: self.fields.get(name) for name in names}
+
+    def having_read(self, values: Mapping[str, JsonValue]) -> Run:
+        """The same run with these of its unread values."""
+        return replace(self, fields={**self.fields, **values}, unread=self.unread - values.keys())
 
 
 def next_due(tasks: Iterable[Task], interrupts: Iterable[OpenInterrupt]) -> datetime | None:

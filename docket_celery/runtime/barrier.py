@@ -37,12 +37,16 @@ class Fired:
 
 
 def fold(
-    program: RuntimeGraph, fields: Mapping[str, JsonValue], tasks: tuple[Task, ...], options: RuntimeOptions
+    program: RuntimeGraph,
+    fields: Mapping[str, JsonValue],
+    unread: frozenset[str],
+    tasks: tuple[Task, ...],
+    options: RuntimeOptions,
 ) -> Folded:
     """Folds the tasks' answers and writes onto the committed fields, in order of node id, answers first.
 
     Each write was checked when its node returned; what they come to together is checked here. A list that is appended
-    to is bounded by each append, not as a whole.
+    to is bounded by each append, not as a whole; one among the `unread` stays so.
     """
     writes: dict[str, list[JsonValue]] = {}
     for task in sorted(tasks, key=lambda task: task.node):
@@ -53,12 +57,14 @@ def fold(
     changes: list[Change] = []
     for name in sorted(writes):
         field = program.fields[name]
-        try:
-            after[name] = _reduce(field, fields, writes[name], options)
-        except ValueRefused as refusal:
-            failure = Failure(code=refusal.code, message=f"field {name!r}: {refusal}", details={"field": name})
-            return Folded(fields=fields, changes=(), failure=failure)
-        if field.reducer.appends:
+        appends = field.reducer.appends
+        if not (appends and name in unread):
+            try:
+                after[name] = _reduce(field, fields, writes[name], options)
+            except ValueRefused as refusal:
+                failure = Failure(code=refusal.code, message=f"field {name!r}: {refusal}", details={"field": name})
+                return Folded(fields=fields, changes=(), failure=failure)
+        if appends:
             items = tuple(item for write in writes[name] for item in write)
             if items:
                 changes.append(Appended(name=name, items=items))

@@ -21,6 +21,7 @@ from docket_celery.runtime.node import NodeContext
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.runtime.plan import Blocked, Ended, Expire, NotDue, plan
 from docket_celery.runtime.superstep import TaskOutcome, judge
+from docket_celery.runtime.unread import Read, gone_by, nothing_unread, reading, taken_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +123,20 @@ def propose_advance(
     fraction: Callable[[], float],
     options: RuntimeOptions,
     resume_floor: datetime | None = None,
+    read: Read = nothing_unread,
 ) -> Advance:
     """The next moment of a run, or why there is none.
 
     `now` is the vehicle's reading of the database clock; planning uses at least `resume_floor`, so that a run that
-    the database found due is not found early here. Calls node code, through `executor`, and writes nothing.
+    the database found due is not found early here. `read` fetches values that the run has left unread, and is called
+    for those only without which this moment cannot be told. Calls node code, through `executor`, and writes nothing.
     """
     planned = plan(run, max(now(), resume_floor) if resume_floor is not None else now())
     if isinstance(planned, Expire):
         return _expire(run, planned.interrupts, now())
     if isinstance(planned, NotDue | Blocked | Ended):
         return planned
+    run = reading(run, taken_in(program, planned.ready), read)
     results = _execute(program, run, planned.ready, executor, options)
     executed = [
         (task, result) for task, result in zip(planned.ready, results, strict=True) if not isinstance(result, NotBegun)
@@ -151,7 +155,7 @@ def propose_advance(
         return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
     tasks = _merged(planned.tasks, outcomes)
     if all(task.state == "finished" for task in tasks):
-        return _close(program, draft, tasks, options)
+        return _close(program, draft, tasks, options, read)
     return _pause(draft, tasks, tuple(outcome.interrupt for outcome in outcomes if outcome.interrupt is not None))
 
 
@@ -279,17 +283,17 @@ def _pause(draft: Draft, tasks: tuple[Task, ...], opened: tuple[OpenInterrupt, .
     return draft.moment(CheckpointType.TASKS_PROGRESSED, Park(kind="at", at=due))
 
 
-def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options: RuntimeOptions) -> Moment:
+def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options: RuntimeOptions, read: Read) -> Moment:
     """Every task is finished: the superstep's barrier."""
-    before = draft.before
-    folded = fold(program, before.fields, tasks, options)
+    before = reading(draft.before, gone_by(program, tasks), read)
+    folded = fold(program, before.fields, before.unread, tasks, options)
     completed = tuple(task.node for task in tasks)
     fired = fire(program, completed, folded.fields, before.arrived)
     failure = folded.failure or fired.failure
     if failure is not None:
         draft.fail(failure)
         return draft.moment(CheckpointType.RUN_FAILED, TERMINAL)
-    draft.change(fields=folded.fields, interrupts=())
+    draft.change(fields=folded.fields, unread=before.unread - folded.fields.keys(), interrupts=())
     draft.emit(EventType.STEP_COMMITTED, nodes=list(completed))
     _open_next(program, draft, fired, step=before.step + 1, options=options)
     checkpoint = _CHECKPOINTS.get(draft.status, CheckpointType.STEP_COMMITTED)

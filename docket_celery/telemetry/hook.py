@@ -6,7 +6,7 @@ Best effort: a listener never decides anything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("docket_celery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentCommitted:
-    """A transition is durable."""
+    """A transition is durable. Its run has no `unread` fields for a hook that reads values."""
 
     moment: Moment
     tenant: str | None
@@ -88,15 +88,27 @@ class Hook(Protocol):
     def __call__(self, fact: Fact) -> None: ...
 
 
+ReadsValues: TypeAlias = Callable[[Moment], bool]
+"""Whether a hook, told of this moment, may read the field values of its run."""
+
+
 class Hooks:
     """Passes each fact to every hook; one that raises is logged and stops nobody."""
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
-        self._hooks = list(hooks)
+        self._hooks: list[Hook] = []
+        self._reads_values: list[ReadsValues] = []
+        for hook in hooks:
+            self.add(hook)
 
-    def add(self, hook: Hook) -> None:
-        """Adds one more listener."""
+    def add(self, hook: Hook, *, reads_values: ReadsValues = lambda moment: True) -> None:
+        """Adds one more listener. Where it does not read values, a vehicle need not fetch large ones to tell it."""
         self._hooks.append(hook)
+        self._reads_values.append(reads_values)
+
+    def read_values(self, moment: Moment) -> bool:
+        """Whether somebody who is told of this moment may read its run's field values."""
+        return any(reads(moment) for reads in self._reads_values)
 
     def __call__(self, fact: Fact) -> None:
         for hook in self._hooks:

@@ -8,7 +8,8 @@ the private token it got for the lease and by the checkpoint sequence. A run tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -29,12 +30,13 @@ from docket_celery.lifecycle import proposal, wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
 from docket_celery.renewal import holding
-from docket_celery.run.document import Failure, Run, RunStatus
+from docket_celery.run.document import Failure, JsonValue, Run, RunStatus
 from docket_celery.run.moment import Continue, Moment
 from docket_celery.runtime.failures import message_of, type_name
 from docket_celery.runtime.loop import Withheld, propose_advance, propose_failure
 from docket_celery.runtime.plan import Blocked, Ended, NotDue
 from docket_celery.storage.contracts.claims import Lease, Redeemed
+from docket_celery.storage.contracts.rules import apply_changes
 from docket_celery.storage.contracts.taking import Taken
 from docket_celery.storage.contracts.values import GraphRef, Retain
 from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
@@ -156,6 +158,17 @@ class Vehicle:
         return self._advance(drain, program, run)
 
     def _advance(self, drain: Drain, program: RuntimeGraph, run: Run) -> Outcome:
+        try:
+            return self._moments(drain, program, run)
+        except StaleFence as refusal:
+            return self._hand_backs.discard(drain, str(refusal))
+        except CorruptRecord as error:
+            return self._hand_backs.abandon(drain, message_of(error))
+
+    def _moments(self, drain: Drain, program: RuntimeGraph, run: Run) -> Outcome:
+        """Moment after moment to the next stop. Raises `StaleFence` once the fence is gone, and `CorruptRecord` for a
+        value that was left unread and cannot be decoded.
+        """
         engine = self._engine
         work = ClaimedWork(engine.executor, drain, renewed=engine.config.lease_renewal, stopping=self._stopping)
         floor: datetime | None = drain.claimed_at
@@ -169,6 +182,7 @@ class Vehicle:
                 fraction=engine.jitter.fraction,
                 options=engine.options,
                 resume_floor=floor,
+                read=lambda names: self._read(drain, names),
             )
             if isinstance(proposed, NotDue):
                 return self._hand_backs.defer(drain, proposed.resume_at)
@@ -182,29 +196,40 @@ class Vehicle:
             moment, boundary = self._within_budget(drain, proposed)
             try:
                 committed = self._commit(drain, run, moment)
-            except StaleFence as refusal:
-                return self._hand_backs.discard(drain, str(refusal))
             except (InvalidCommit, NotFound, EventConflict) as error:
                 raise ClaimInvariant(f"the commit of claimed run {run.id!r} was rejected: {error}") from error
             engine.hooks(MomentCommitted(moment=committed, tenant=drain.lease.tenant))
             if not isinstance(committed.disposition, Continue):
                 if committed.disposition.kind == "at":
                     wake_when_due(committed, engine.waker, now=drain.now())
-                return Parked(park=committed.disposition.kind, boundary=boundary if committed is moment else None)
+                park = committed.disposition.kind
+                return Parked(park=park, boundary=boundary if park == "immediate" else None)
             run, floor = committed.run, None
+
+    def _read(self, drain: Drain, names: Collection[str]) -> dict[str, JsonValue]:
+        """Values that the run at hand has left unread, as of its sequence."""
+        drain.busy_for(LOAD_LIMIT)
+        lease, runs = drain.lease, self._engine.storage.runs
+        return drain.within_claim(
+            lambda: runs.read_values(lease.run_id, drain.token, names, checkpoint_seq=drain.checkpoint_seq)
+        )
 
     def _commit(self, drain: Drain, run: Run, moment: Moment) -> Moment:
         """Commits `moment`; or, when its state cannot be stored at all, the failure of `run` for that reason."""
         try:
-            self._write(drain, moment)
+            return self._write(drain, moment)
         except UNSTORABLE as error:
             logger.warning("run %s fails, since its next state cannot be stored: %s", run.id, message_of(error))
-            failed = propose_failure(run, _not_storable(error), at=drain.now())
-            self._write(drain, failed)
-            return failed
-        return moment
+            return self._write(drain, propose_failure(run, _not_storable(error), at=drain.now()))
 
-    def _write(self, drain: Drain, moment: Moment) -> None:
+    def _write(self, drain: Drain, moment: Moment) -> Moment:
+        """Commits, and returns what there is to tell."""
+        unread = moment.run.unread
+        if unread and self._engine.hooks.read_values(moment):
+            # Before the commit, which may be the end of the claim.
+            values = self._read(drain, unread)
+            appended = [change for change in moment.changes if change.name in unread]
+            moment = replace(moment, run=moment.run.having_read(apply_changes(values, appended)))
         drain.busy_for(COMMIT_LIMIT)
         lease, runs = drain.lease, self._engine.storage.runs
         write = proposal(
@@ -219,6 +244,7 @@ class Vehicle:
         done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=take))
         drain.succession.taken = done.taken
         drain.moved(done, moment.run.checkpoint_seq)
+        return moment
 
     def _within_budget(self, drain: Drain, moment: Moment) -> tuple[Moment, Boundary | None]:
         """A continuing moment at the boundary narrows to an immediate park; any other disposition stands."""

@@ -31,7 +31,7 @@ from docket_celery.worker.nudges import Windows
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
 from docket_celery.worker.queues import make_known
-from docket_celery.worker.signals import send
+from docket_celery.worker.signals import are_received, send
 from docket_celery.worker.standing_in import PoolLedger
 from docket_celery.worker.stopping import StopFlag
 from docket_celery.worker.tasks import configure, register
@@ -45,7 +45,8 @@ class Docket(Client):
     """Docket on one Celery app. `Docket(app)` is all there is to wire; `init_app` does the same later."""
 
     def __init__(self, app: Celery | None = None) -> None:
-        self.hooks = Hooks([partial(send, self)])
+        self.hooks = Hooks()
+        self.hooks.add(partial(send, self), reads_values=are_received)
         self.stopping = StopFlag()
         self.pool_ledger = PoolLedger()
         self._app: Celery | None = None

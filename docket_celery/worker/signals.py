@@ -6,6 +6,8 @@
     def announce(run, tenant, **_):
         ...
 
+A `run` has all its values, so where somebody receives one, a vehicle has to read those that it could do without.
+
 Best effort: a process that dies after its commit sends nothing, a receiver that raises is logged and stops nobody, and
 none decides anything. Receivers run in the vehicle's own time: keep them short. What must not be missed belongs into a
 node of the graph, or is read from the run's events.
@@ -19,6 +21,7 @@ from celery.utils.dispatch import Signal
 
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
+from docket_celery.run.moment import Moment
 from docket_celery.telemetry.hook import Fact, LeaseRefused, MomentCommitted, RunsPoisoned
 
 moment_committed = Signal(name="moment_committed", providing_args={"run", "tenant", "checkpoint_type", "events"})
@@ -36,6 +39,18 @@ node_failed = Signal(name="node_failed", providing_args={"run", "tenant", "node"
 """An attempt of a node failed, whether or not it will be retried; `event.data` tells which attempt and why."""
 lease_refused = Signal(name="lease_refused", providing_args={"run_id", "reason"})
 """A vehicle message had nothing to redeem: it came twice, or late. Harmless."""
+
+
+def are_received(moment: Moment) -> bool:
+    """Whether somebody listens to a signal that this moment's run goes out with."""
+    events = {event.type for event in moment.events}
+    return bool(
+        moment_committed.receivers
+        or (run_started.receivers and EventType.RUN_STARTED in events)
+        or (node_failed.receivers and EventType.NODE_FAILED in events)
+        or (run_waiting.receivers and moment.run.status is RunStatus.WAITING)
+        or (run_finished.receivers and moment.run.status.is_terminal)
+    )
 
 
 def send(sender: object, fact: Fact) -> None:

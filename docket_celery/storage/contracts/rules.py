@@ -3,8 +3,8 @@
 Pure functions. The `check_` ones that take no stored run need no lookup, so a store calls them first; those that take
 one are called under its serialisation. Nothing here reads a clock or knows how a run is stored.
 
-The cost follows the change: a proposal's untouched fields are not looked at, except by `apply_changes`, which only
-the reference store calls.
+The cost follows the change: a proposal's untouched fields are not looked at, except by `apply_changes`, which no store
+that writes only the changes calls.
 """
 
 from __future__ import annotations
@@ -222,14 +222,17 @@ def _check_changes(run: Run, changes: Sequence[Change], refusal: Refusal) -> Non
         if change.name in seen:
             raise refusal(f"run {run.id!r}: field {change.name!r} is changed twice")
         seen.add(change.name)
-        if not _agrees(run.fields, change):
+        if not _agrees(run, change):
             raise refusal(f"run {run.id!r}: the change of field {change.name!r} is not what the proposed run holds")
 
 
-def _agrees(fields: Mapping[str, JsonValue], change: Change) -> bool:
-    if change.name not in fields:
+def _agrees(run: Run, change: Change) -> bool:
+    """Whether the run holds what the change says. A list that was appended to may be one that it has not read."""
+    if change.name in run.unread:
+        return isinstance(change, Appended)
+    if change.name not in run.fields:
         return False
-    value = fields[change.name]
+    value = run.fields[change.name]
     match change:
         case Replaced():
             return same_value(value, change.value)

@@ -10,11 +10,11 @@ before execution, `undelivered` leases that expired unredeemed. Any committed tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from docket_celery.run.document import Run
+from docket_celery.run.document import JsonValue, Run
 from docket_celery.run.views import RunInfo, RunPage
 from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
@@ -131,6 +131,19 @@ class RunStore(Protocol):
         that is older than a third of the lease's TTL. Otherwise `StaleFence` and nothing changes. A lease that was
         claimed `direct` was counted then and is not counted again. Undecodable state raises `CorruptRecord` after
         the redemption, so that the caller, who holds `token`, can abandon.
+
+        A store may leave large values where they are: their names are the run's `unread`, and `read_values` reads them.
+        """
+        ...
+
+    def read_values(
+        self, run_id: str, token: str, names: Collection[str], *, checkpoint_seq: int
+    ) -> dict[str, JsonValue]:
+        """The values of these fields, one at least, of a run that is claimed under `token` and stands at
+        `checkpoint_seq`.
+
+        `StaleFence` otherwise: every value belongs to that sequence. A field without a value is left out; one that
+        cannot be decoded raises `CorruptRecord`. Changes nothing.
         """
         ...
 
@@ -138,7 +151,7 @@ class RunStore(Protocol):
         """Claims one due run as `claim_due` with `limit` 1 would, and redeems it under `token`, chosen by the caller.
 
         For a slot that is free and begins the run at once: the attempt is counted, as by any claim without a broker.
-        A store may do it in one statement.
+        A store may do it in one statement, and leave values unread as a redemption does.
         """
         ...
 
@@ -186,6 +199,7 @@ class RunStore(Protocol):
         already stored at the proposed sequence has succeeded. A different event under the same sequence is
         `EventConflict`.
 
+        The values of the run's `unread` fields stay as they are stored, but for items that a change appends to them.
         Success resets all counters and the abandon reason. `Retain` keeps the token and sets `claimed_at` to now only
         when it is older than a third of the TTL. A release clears claim and redeemed mark; one that leaves newer inbox
         entries behind wakes at once.

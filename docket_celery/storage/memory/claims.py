@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from docket_celery.errors import ClaimLost, StaleFence
+from docket_celery.run.document import JsonValue
+from docket_celery.run.values import fresh
 from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
@@ -99,6 +101,15 @@ class MemoryClaims:
                 inbox_seq=stored.inbox_seq,
                 now=now,
             )
+
+    def read_values(
+        self, run_id: str, token: str, names: Collection[str], *, checkpoint_seq: int
+    ) -> dict[str, JsonValue]:
+        with self._state.lock:
+            stored = self._state.held(run_id, token)
+            if stored is None or stored.run.checkpoint_seq != checkpoint_seq:
+                raise StaleFence(f"run {run_id!r} is not held under this token at {checkpoint_seq} any more")
+            return {name: fresh(value) for name, value in stored.run.fields.items() if name in names}
 
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
         return take_in_two(self, policy, token)

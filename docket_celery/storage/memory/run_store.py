@@ -255,8 +255,10 @@ class MemoryRunStore(MemoryClaims):
 
         A store that writes only the changes must end with the proposed fields; here that is checked.
         """
-        own_run, own_events = copy_run(run), copy_events(events)
-        if not same_value(apply_changes(stored.run.fields, changes), own_run.fields):
+        fields = apply_changes(stored.run.fields, changes)
+        read = {name: value for name, value in fields.items() if name not in run.unread}
+        own_run, own_events = copy_run(replace(run, fields=fields, unread=frozenset())), copy_events(events)
+        if not same_value(read, run.fields) or not run.unread <= fields.keys():
             raise refusal(f"run {run.id!r}: the changes do not turn the stored fields into the proposed ones")
         taken = {event.seq for event in stored.events} & {event.seq for event in own_events}
         if taken:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -12,6 +12,7 @@ from psycopg import errors
 from psycopg.rows import DictRow
 
 from docket_celery.errors import ClaimLost, NotFound, StaleFence
+from docket_celery.run.document import JsonValue
 from docket_celery.storage.contracts.claims import (
     AbandonDisposition,
     AbandonPolicy,
@@ -25,7 +26,7 @@ from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEM
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
 from docket_celery.storage.postgres.parameters import array, bounded, named
-from docket_celery.storage.postgres.rows import run_of, tenant_of
+from docket_celery.storage.postgres.rows import run_of, tenant_of, values_of
 from docket_celery.storage.postgres.sessions import Session
 
 _GATE_TIMEOUT: Final = "500ms"
@@ -136,6 +137,15 @@ class PostgresClaims:
         if row is None:
             raise refusal
         return redeemed_of(row, token)
+
+    def read_values(
+        self, run_id: str, token: str, names: Collection[str], *, checkpoint_seq: int
+    ) -> dict[str, JsonValue]:
+        parameters = {"id": run_id, "token": token, "checkpoint_seq": checkpoint_seq, "names": array(names)}
+        rows = self._database.read("read_values", parameters)
+        if not rows:
+            raise StaleFence(f"run {run_id!r} is not held under this token at {checkpoint_seq} any more")
+        return values_of(run_id, rows)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         if not claims:

@@ -47,9 +47,11 @@ def tenant_of(row: DictRow) -> str | None:
 
 
 def run_of(row: DictRow) -> Run:
-    """A whole run from its row with its field values and chunks gathered in arrays. Raises `CorruptRecord`."""
+    """A run from its row with its values gathered in arrays; those that are missing there are unread. Raises
+    `CorruptRecord`."""
     try:
         state = decode_state(row["state"])
+        unread = _unread(row)
         return Run(
             id=row["id"],
             graph_id=row["graph_id"],
@@ -58,7 +60,8 @@ def run_of(row: DictRow) -> Run:
             step=row["step"],
             checkpoint_seq=row["checkpoint_seq"],
             event_seq=row["event_seq"],
-            fields=_fields(row),
+            fields=_fields(row, unread),
+            unread=unread,
             tasks=state.tasks,
             interrupts=state.interrupts,
             arrived=state.arrived,
@@ -90,15 +93,46 @@ def bare_run_of(row: DictRow) -> Run:
     )
 
 
-def _fields(row: DictRow) -> dict[str, JsonValue]:
-    fields: dict[str, JsonValue] = dict(zip(row["field_names"], map(decode_value, row["field_values"]), strict=True))
+def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:
+    """Values of the run, from a row for each field with its value and its chunks. Raises `CorruptRecord`."""
+    values: dict[str, JsonValue] = {}
+    try:
+        for row in rows:
+            if row["value"] is not None:
+                values[row["name"]] = decode_value(row["value"])
+            for text in row["chunks"]:
+                _append(values, row["name"], text)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"run {run_id!r}: {error}") from error
+    return values
+
+
+def _unread(row: DictRow) -> frozenset[str]:
+    """Names of the fields whose value, or chunks, are not there."""
+    if None not in row["field_values"] and None not in row["chunk_items"]:
+        return frozenset()
+    names, texts = (*row["field_names"], *row["chunk_names"]), (*row["field_values"], *row["chunk_items"])
+    return frozenset(name for name, text in zip(names, texts, strict=True) if text is None)
+
+
+def _fields(row: DictRow, unread: frozenset[str]) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {}
+    for name, text in zip(row["field_names"], row["field_values"], strict=True):
+        if name not in unread:
+            fields[name] = decode_value(text)
     for name, text in zip(row["chunk_names"], row["chunk_items"], strict=True):
-        items = decode_value(text)
-        held = fields.setdefault(name, [])
-        if not isinstance(held, list) or not isinstance(items, list):
-            raise CorruptRecord(f"field {name!r} has appended items but is not a list")
-        held.extend(items)
+        if name not in unread:
+            _append(fields, name, text)
     return fields
+
+
+def _append(fields: dict[str, JsonValue], name: str, text: str) -> None:
+    """Adds a chunk's items to the field's list."""
+    items = decode_value(text)
+    held = fields.setdefault(name, [])
+    if not isinstance(held, list) or not isinstance(items, list):
+        raise CorruptRecord(f"field {name!r} has appended items but is not a list")
+    held.extend(items)
 
 
 def _held(instant: datetime) -> datetime:

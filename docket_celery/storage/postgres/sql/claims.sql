@@ -1,4 +1,5 @@
--- Claims: redeeming, keeping alive, giving back. None of these reads a run's document, except redemption, which returns it.
+-- Claims: redeeming, keeping alive, giving back. None of these reads a run's document, except redemption, which returns it,
+-- and its large values when a vehicle asks for them.
 -- Handing runs out is in scans.sql and turns.sql.
 --
 -- `now` pins the clock for tests; otherwise clock_timestamp() rather than now(), since a statement may have waited for a
@@ -19,6 +20,49 @@ SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_
        r.state::text AS state, r.started_at, r.updated_at, r.finished_at, r.claim_token, r.claimed_at, r.redeemed,
        r.claim_attempts, r.inbox_seq, r.now,
        field_names, field_values, chunk_names, chunk_items
+
+-- part: largest_read
+-- Bytes of a value, or of a log in all, beyond which it is left where it is. A large value costs its way to the client and
+-- its decoding, a missing one that is needed after all one statement more.
+16384
+
+-- part: gathered
+-- The values of one run as in `gathered_whole`, but NULL for a large value, and for a large log one NULL instead of its chunks.
+-- The stored size is known without fetching what lies out of line. A value that is small only because it compresses so well
+-- is fetched to be measured; chunks count with what they take.
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(f.name ORDER BY f.name), '{}') AS field_names,
+           coalesce(array_agg(
+               CASE WHEN pg_column_size(f.value) <= {largest_read} AND octet_length(f.value::text) <= {largest_read}
+                    THEN f.value::text END
+               ORDER BY f.name
+           ), '{}') AS field_values
+    FROM {schema}.run_fields f WHERE f.run_id = r.id
+) fields
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(c.name ORDER BY c.name, c.seq), '{}') AS chunk_names,
+           coalesce(array_agg(
+               CASE WHEN c.size <= {largest_read} THEN c.items::text END ORDER BY c.name, c.seq
+           ), '{}') AS chunk_items
+    FROM (
+        SELECT c.name, c.seq, c.items, sum(pg_column_size(c.items)) OVER log AS size, row_number() OVER log AS number
+        FROM {schema}.run_chunks c WHERE c.run_id = r.id
+        WINDOW log AS (PARTITION BY c.name)
+    ) c
+    WHERE c.size <= {largest_read} OR c.number = 1
+) chunks
+
+-- name: read_values
+-- One statement, so one snapshot: the values belong to the sequence that it finds.
+SELECT n.name,
+       (SELECT f.value::text FROM {schema}.run_fields f WHERE f.run_id = r.id AND f.name = n.name) AS value,
+       ARRAY (
+           SELECT c.items::text FROM {schema}.run_chunks c WHERE c.run_id = r.id AND c.name = n.name ORDER BY c.seq
+       ) AS chunks
+FROM {schema}.runs r, unnest(%(names)s::text[]) AS n (name)
+WHERE r.id = %(id)s::text
+  -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
+  AND (r.claim_token = %(token)s::text AND r.checkpoint_seq = %(checkpoint_seq)s::bigint) IS TRUE;
 
 -- name: redeem_claim
 -- The fields are read under the snapshot of the statement, the row in its newest version; they belong together because

@@ -100,9 +100,9 @@ SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_
        r.poisoned_at, r.poison_reason, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
        field_names, field_values, chunk_names, chunk_items
 FROM {schema}.runs r
-{gathered}
+{gathered_whole}
 
--- part: gathered
+-- part: gathered_whole
 -- The values of one run, as arrays in the order in which they are put together.
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(f.name ORDER BY f.name), '{}') AS field_names,

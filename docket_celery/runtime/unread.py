@@ -1,0 +1,50 @@
+"""Which values of a run a superstep cannot do without, where the store has left large ones unread. Pure decisions.
+
+Asked at two points: before nodes are called, for what they take in; and when the superstep closes and it is known what
+they have written, for what reducers and guards go by. A field that none of them touches is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from docket_celery.graph.elements import FieldInput
+from docket_celery.program import RuntimeGraph
+from docket_celery.run.document import JsonValue, Run, Task
+
+Read: TypeAlias = Callable[[frozenset[str]], Mapping[str, JsonValue]]
+"""Fetches the committed values of these unread fields. What it raises passes through the runtime."""
+
+
+def nothing_unread(names: frozenset[str]) -> Mapping[str, JsonValue]:
+    """The `Read` of whoever has whole runs: never called."""
+    raise AssertionError(f"the values of {sorted(names)} were left unread, and nobody can read them")
+
+
+def reading(run: Run, needed: Iterable[str], read: Read) -> Run:
+    """The run with those of the needed values that were unread."""
+    names = run.unread.intersection(needed)
+    return run.having_read(read(names)) if names else run
+
+
+def taken_in(program: RuntimeGraph, tasks: Iterable[Task]) -> set[str]:
+    """Fields that the nodes of these tasks take their arguments from."""
+    return {
+        parameter.source.field
+        for task in tasks
+        for parameter in program.nodes[task.node].parameters
+        if isinstance(parameter.source, FieldInput) and parameter.source.field not in task.answers
+    }
+
+
+def gone_by(program: RuntimeGraph, tasks: Iterable[Task]) -> set[str]:
+    """Fields whose committed value decides what becomes of a superstep with these finished tasks: it is reduced with
+    what they have written, or judged by a guard as it is.
+    """
+    written = {name for task in tasks for name in (*task.answers, *(task.writes or ()))}
+    edges = [edge for task in tasks for edge in program.outgoing.get(task.node, ())]
+    judged = {name for edge in edges if edge.guard is not None for name in edge.guard.fields}
+    reduced = {name for name in written if program.fields[name].reducer.needs_committed}
+    replaced = {name for name in written if program.fields[name].reducer.replaces}
+    return reduced | (judged - replaced)
