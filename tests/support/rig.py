@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from support.clock import NOON
 from support.faults import FaultyStore
+from support.leaving import LeavingStore
 
 from docket_celery.client import Client
 from docket_celery.compiler import canonical, graph_hash
@@ -70,7 +71,8 @@ class Verbs(Client):
 
 class Rig:
     """`clock` is the store's and, unless another is given as `worker_clock`, the process's. `pauses` are the waits,
-    `state` what the memory store holds; another `storage` must run on `clock`.
+    `state` what the memory store holds; another `storage` must run on `clock`. With `leaves`, claimed runs come without
+    their values.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Rig:
         worker_clock: ManualClock | None = None,
         storage: Storage | None = None,
         jitter: float = 0.0,
+        leaves: bool = False,
         **options: Any,
     ) -> None:
         self.clock = clock or ManualClock(NOON)
@@ -93,14 +96,17 @@ class Rig:
         self.holds = Holds()
         self.state = State(clock=self.clock, ids=self.ids)
         storage = storage or of_state(self.state)
-        self.runs, self.graphs = FaultyStore(storage.runs), FaultyStore(storage.graphs)
+        self.runs = FaultyStore(LeavingStore(storage.runs) if leaves else storage.runs)
+        self.graphs = FaultyStore(storage.graphs)
+        hooks = Hooks()
+        hooks.add(self.facts.append, reads_values=lambda moment: False)
         engine = build(
             Config(**options),
             replace(storage, runs=self.runs, graphs=self.graphs),
             self._resolve,
             pause=self._pause,
             waker=self.nudges,
-            hooks=Hooks([self.facts.append]),
+            hooks=hooks,
             clock=self.worker_clock,
             ids=self.ids,
             jitter=FixedJitter(jitter),

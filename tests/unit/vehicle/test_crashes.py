@@ -182,6 +182,8 @@ def test_a_run_comes_to_the_same_however_it_is_driven(graph: Graph, by: int) -> 
         assume(False)
     assert driven(graph, input, given_answers)[0] == expected
     assert driven(graph, input, given_answers, drain_max_moments=1)[0] == expected
+    assert driven(graph, input, given_answers, leaves=True)[0] == expected
+    assert driven(graph, input, given_answers, leaves=True, drain_max_moments=1)[0] == expected
     every = driven(graph, input, given_answers, kill=lambda _: killed(applied=True))[0]
     assert every == expected or (has_deadline(graph) and every.without_events == expected.without_events)
     every_other = driven(graph, input, given_answers, kill=lambda commit: killed(applied=False) if commit % 2 else None)

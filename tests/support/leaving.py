@@ -1,0 +1,36 @@
+"""A run store that hands out runs without any of their values, as PostgreSQL does with large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from docket_celery.run.document import Run
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
+from docket_celery.storage.contracts.taking import Taken
+
+
+class LeavingStore:
+    """Stands before any of the stores; whoever holds a claim has to read each value that it needs."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed:
+        return _without_values(self._inner.redeem_claim(lease, token=token))
+
+    def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
+        taken: Taken = self._inner.take_due(policy, token=token)
+        return replace(taken, claim=_without_values(taken.claim)) if isinstance(taken.claim, Redeemed) else taken
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._inner, method)
+
+
+def emptied(run: Run) -> Run:
+    """The run with all its values unread."""
+    return replace(run, fields={}, unread=frozenset(run.fields))
+
+
+def _without_values(claim: Redeemed) -> Redeemed:
+    return replace(claim, run=emptied(claim.run))
