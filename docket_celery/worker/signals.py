@@ -17,6 +17,9 @@ The sender is the app's `Docket`; like all of Celery's signals they hold receive
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from celery.utils.dispatch import Signal
 
 from docket_celery.run.document import RunStatus
@@ -41,23 +44,17 @@ lease_refused = Signal(name="lease_refused", providing_args={"run_id", "reason"}
 """A vehicle message had nothing to redeem: it came twice, or late. Harmless."""
 
 
-def are_received(moment: Moment) -> bool:
-    """Whether somebody listens to a signal that this moment's run goes out with."""
-    events = {event.type for event in moment.events}
-    return bool(
-        moment_committed.receivers
-        or (run_started.receivers and EventType.RUN_STARTED in events)
-        or (node_failed.receivers and EventType.NODE_FAILED in events)
-        or (run_waiting.receivers and moment.run.status is RunStatus.WAITING)
-        or (run_finished.receivers and moment.run.status.is_terminal)
-    )
+def are_received(sender: object, moment: Moment) -> bool:
+    """Whether somebody listens to what goes out with this moment's run; a `ReadsValues` once its sender is given."""
+    return any(signal.has_listeners(sender) for signal, _ in _outgoing(moment))
 
 
 def send(sender: object, fact: Fact) -> None:
     """Tells the receivers of a fact; a `Hook` once its sender is given."""
     match fact:
         case MomentCommitted():
-            _committed(sender, fact)
+            for signal, rest in _outgoing(fact.moment):
+                signal.send(sender=sender, run=fact.moment.run, tenant=fact.tenant, **rest)
         case RunsPoisoned(run_ids=run_ids):
             for run_id in run_ids:
                 run_poisoned.send(sender=sender, run_id=run_id)
@@ -65,19 +62,18 @@ def send(sender: object, fact: Fact) -> None:
             lease_refused.send(sender=sender, run_id=run_id, reason=reason)
 
 
-def _committed(sender: object, fact: MomentCommitted) -> None:
-    """In the order in which things happened; the transition itself comes first."""
-    moment, tenant = fact.moment, fact.tenant
-    run, events = moment.run, moment.events
-    moment_committed.send(
-        sender=sender, run=run, tenant=tenant, checkpoint_type=moment.checkpoint_type.value, events=events
-    )
+def _outgoing(moment: Moment) -> Iterator[tuple[Signal, dict[str, Any]]]:
+    """The signals that carry this moment's run, in the order in which things happened, and what they carry besides. The
+    transition itself comes first.
+    """
+    events, status = moment.events, moment.run.status
+    yield moment_committed, {"checkpoint_type": moment.checkpoint_type.value, "events": events}
     if any(event.type is EventType.RUN_STARTED for event in events):
-        run_started.send(sender=sender, run=run, tenant=tenant)
+        yield run_started, {}
     for event in events:
         if event.type is EventType.NODE_FAILED:
-            node_failed.send(sender=sender, run=run, tenant=tenant, node=event.node, event=event)
-    if run.status is RunStatus.WAITING:
-        run_waiting.send(sender=sender, run=run, tenant=tenant)
-    elif run.status.is_terminal:
-        run_finished.send(sender=sender, run=run, tenant=tenant)
+            yield node_failed, {"node": event.node, "event": event}
+    if status is RunStatus.WAITING:
+        yield run_waiting, {}
+    elif status.is_terminal:
+        yield run_finished, {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from celery.utils.dispatch import Signal
@@ -12,7 +13,7 @@ from support.faults import Fault
 from support.rig import Rig
 
 import docket_celery
-from docket_celery import FINISH, START, Graph, Interrupt, Retry
+from docket_celery import FINISH, START, Graph, Interrupt, NodeContext, Retry
 from docket_celery.errors import CorruptRecord
 from docket_celery.telemetry.hook import RunsPoisoned
 from docket_celery.worker import signals
@@ -54,6 +55,21 @@ def heard() -> Iterator[Heard]:
     yield heard
     for name in NAMES:
         getattr(signals, name).disconnect(heard)
+
+
+Connect: TypeAlias = Callable[[Signal, Callable[..., None]], None]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connects a receiver until the end of the test."""
+    with ExitStack() as connections:
+
+        def connect(signal: Signal, receiver: Callable[..., None]) -> None:
+            signal.connect(receiver)
+            connections.callback(signal.disconnect, receiver)
+
+        yield connect
 
 
 @pytest.fixture
@@ -103,13 +119,13 @@ def test_every_transition_tells_that_it_is_committed_before_anything_else(rig: R
     assert tuple(event for sent in committed for event in sent["events"]) == rig.events()
 
 
-def test_a_signal_comes_after_its_commit(rig: Rig) -> None:
+def test_a_signal_comes_after_its_commit(rig: Rig, connect: Connect) -> None:
     seen: list[str] = []
 
     def receive(run: Any, **_sent: Any) -> None:
         seen.append(rig.run(run.id).status.value)
 
-    signals.run_finished.connect(receive)
+    connect(signals.run_finished, receive)
     rig.start(alone(greets))
     rig.drain()
     assert seen == ["done"]
@@ -161,11 +177,49 @@ def test_each_poisoned_run_is_told(rig: Rig, heard: Heard) -> None:
     assert [sent["run_id"] for name, sent in heard.all if name == "run_poisoned"] == ["run-1", "run-2"]
 
 
-def test_a_receiver_that_raises_stops_neither_the_run_nor_other_receivers(rig: Rig, heard: Heard) -> None:
+def test_a_receiver_that_raises_stops_neither_the_run_nor_other_receivers(
+    rig: Rig, heard: Heard, connect: Connect
+) -> None:
     def broken(**_sent: Any) -> None:
         raise RuntimeError("a receiver's own fault")
 
-    signals.moment_committed.connect(broken)
+    connect(signals.moment_committed, broken)
     rig.start(alone(greets))
     assert str(rig.drain()) == "parked:terminal"
     assert heard.names == ["run_started", "run_finished"]
+
+
+def fails_then_asks(ctx: NodeContext, answer: str | None = None) -> Interrupt | None:
+    if ctx.attempt == 1:
+        raise OSError("not yet")
+    return asks(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "drains"), [("moment_committed", 3), ("node_failed", 1), ("run_waiting", 1), ("run_finished", 1)]
+)
+def test_who_receives_a_run_gets_all_its_values_which_are_not_read_for_anybody_else(
+    connect: Connect, name: str, drains: int
+) -> None:
+    graph = alone(fails_then_asks, retry=Retry(max_attempts=2, backoff=0.0)).field("kept", str, default="value")
+    received: list[Any] = []
+
+    def receive(run: Any, **_sent: Any) -> None:
+        received.append(run.output["kept"])
+
+    def reads() -> int:
+        """How often the vehicles of one run read values that they had left behind."""
+        rig = Rig(leaves=True)
+        rig.engine.hooks.add(partial(signals.send, rig), reads_values=partial(signals.are_received, rig))
+        rig.start(graph)
+        rig.drain()
+        rig.drain()
+        rig.verbs.resolve_interrupt("run-1", rig.run().interrupts[0].id, "yes")
+        rig.drain()
+        return rig.runs.count("read_values")
+
+    assert reads() == 0
+    connect(getattr(signals, name), receive)
+    assert reads() == drains
+    assert received
+    assert set(received) == {"value"}
