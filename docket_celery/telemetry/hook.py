@@ -88,7 +88,7 @@ class Hook(Protocol):
     def __call__(self, fact: Fact) -> None: ...
 
 
-ReadsValues: TypeAlias = Callable[[Moment], bool]
+NeedsValues: TypeAlias = Callable[[Moment], bool]
 """Whether a hook, told of this moment, may read the field values of its run."""
 
 
@@ -97,18 +97,18 @@ class Hooks:
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self._hooks: list[Hook] = []
-        self._reads_values: list[ReadsValues] = []
+        self._needs_values: list[NeedsValues] = []
         for hook in hooks:
             self.add(hook)
 
-    def add(self, hook: Hook, *, reads_values: ReadsValues = lambda moment: True) -> None:
+    def add(self, hook: Hook, *, needs_values: NeedsValues = lambda moment: True) -> None:
         """Adds one more listener. Where it does not read values, a vehicle need not fetch large ones to tell it."""
         self._hooks.append(hook)
-        self._reads_values.append(reads_values)
+        self._needs_values.append(needs_values)
 
-    def read_values(self, moment: Moment) -> bool:
+    def need_values(self, moment: Moment) -> bool:
         """Whether somebody who is told of this moment may read its run's field values."""
-        return any(reads(moment) for reads in self._reads_values)
+        return any(needs(moment) for needs in self._needs_values)
 
     def __call__(self, fact: Fact) -> None:
         for hook in self._hooks:

@@ -225,7 +225,7 @@ class Vehicle:
     def _write(self, drain: Drain, moment: Moment) -> Moment:
         """Commits, and returns what there is to tell."""
         unread = moment.run.unread
-        if unread and self._engine.hooks.read_values(moment):
+        if unread and self._engine.hooks.need_values(moment):
             # Before the commit, which may be the end of the claim.
             values = self._read(drain, unread)
             appended = [change for change in moment.changes if change.name in unread]

@@ -46,7 +46,7 @@ class Docket(Client):
 
     def __init__(self, app: Celery | None = None) -> None:
         self.hooks = Hooks()
-        self.hooks.add(partial(send, self), reads_values=partial(are_received, self))
+        self.hooks.add(partial(send, self), needs_values=partial(are_received, self))
         self.stopping = StopFlag()
         self.pool_ledger = PoolLedger()
         self._app: Celery | None = None

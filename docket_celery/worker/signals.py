@@ -45,7 +45,7 @@ lease_refused = Signal(name="lease_refused", providing_args={"run_id", "reason"}
 
 
 def are_received(sender: object, moment: Moment) -> bool:
-    """Whether somebody listens to what goes out with this moment's run; a `ReadsValues` once its sender is given."""
+    """Whether somebody listens to what goes out with this moment's run; a `NeedsValues` once its sender is given."""
     return any(signal.has_listeners(sender) for signal, _ in _outgoing(moment))
 
 

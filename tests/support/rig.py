@@ -99,7 +99,7 @@ class Rig:
         self.runs = FaultyStore(LeavingStore(storage.runs) if leaves else storage.runs)
         self.graphs = FaultyStore(storage.graphs)
         hooks = Hooks()
-        hooks.add(self.facts.append, reads_values=lambda moment: False)
+        hooks.add(self.facts.append, needs_values=lambda moment: False)
         engine = build(
             Config(**options),
             replace(storage, runs=self.runs, graphs=self.graphs),

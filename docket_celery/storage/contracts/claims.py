@@ -138,7 +138,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonPolicy:
-    """How a claim is handed back before execution began.
+    """How a claim is handed back by a vehicle that cannot execute the run.
 
     `delay` is counted from the store's clock. `poisoning` False never poisons and, with `backoff`, computes the delay
     from the stored count of abandons instead. `reason` is kept for operators to read.

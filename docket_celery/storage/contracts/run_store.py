@@ -181,7 +181,7 @@ class RunStore(Protocol):
         ...
 
     def abandon_claim(self, run_id: str, token: str, policy: AbandonPolicy) -> AbandonDisposition:
-        """Hands back a claim whose vehicle could not begin execution.
+        """Hands back a claim whose vehicle could not begin execution, or cannot read a value that it needs.
 
         Fenced on token and `expected_checkpoint_seq`; otherwise `stale` and nothing changes. Takes the counted attempt
         back (not below zero), adds one abandon, stores the reason, and either schedules the next wake (`rescheduled`)

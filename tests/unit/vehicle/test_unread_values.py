@@ -140,20 +140,19 @@ def test_a_value_that_cannot_be_decoded_hands_the_run_back(node: Any) -> None:
     assert rig.drain() == Abandoned(disposition="poisoned", reason="field 'n' cannot be read")
 
 
-def test_who_reads_values_is_told_of_whole_runs_and_others_cost_nothing() -> None:
+def test_who_needs_values_is_told_of_whole_runs_and_others_cost_nothing() -> None:
     rig = Rig(leaves=True)
     rig.start(beside(a=logs, b=logs, c=logs))
     told: list[dict[str, Any]] = []
     rig.engine.hooks.add(
         lambda fact: told.append(fact.moment.run.output) if isinstance(fact, MomentCommitted) else None,
-        reads_values=lambda moment: moment.run.step >= 3,
+        needs_values=lambda moment: moment.run.step >= 3,
     )
-    partly = pytest.raises(ValueError, match="has not been read")
     rig.drain()
     assert read_by(rig) == [{"big", "log", "n", "total"}]
     assert told == [{"big": BIG, "n": 0, "total": 0, "log": ["logged"] * number} for number in (2, 3)]
     first, *_ = [fact for fact in rig.reported(MomentCommitted) if fact.moment.run.checkpoint_seq == 2]
-    with partly:
+    with pytest.raises(ValueError, match="has not been read"):
         _ = first.moment.run.output
 
 
@@ -161,7 +160,7 @@ def test_a_run_whose_state_cannot_be_stored_fails_and_is_told_whole() -> None:
     rig = Rig(leaves=True)
     rig.start(beside(a=logs))
     rig.runs.plan("commit", Fault(error=RowRefused("too large")))
-    rig.engine.hooks.add(lambda fact: None, reads_values=lambda moment: moment.run.status is RunStatus.FAILED)
+    rig.engine.hooks.add(lambda fact: None, needs_values=lambda moment: moment.run.status is RunStatus.FAILED)
     rig.drain()
     committed = rig.reported(MomentCommitted)[-1].moment.run
     assert committed.status is RunStatus.FAILED

@@ -210,7 +210,7 @@ def test_who_receives_a_run_gets_all_its_values_which_are_not_read_for_anybody_e
     def reads() -> int:
         """How often the vehicles of one run read values that they had left behind."""
         rig = Rig(leaves=True)
-        rig.engine.hooks.add(partial(signals.send, rig), reads_values=partial(signals.are_received, rig))
+        rig.engine.hooks.add(partial(signals.send, rig), needs_values=partial(signals.are_received, rig))
         rig.start(graph)
         rig.drain()
         rig.drain()

@@ -27,9 +27,9 @@ SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_
 16384
 
 -- part: gathered
--- The values of one run as in `gathered_whole`, but NULL for a large value, and for a large log one NULL instead of its chunks.
--- The stored size is known without fetching what lies out of line. A value that is small only because it compresses so well
--- is fetched to be measured; chunks count with what they take.
+-- The values of one run as `gathered_whole` gives them, but NULL for a large value, and one NULL for the chunks of a large log.
+-- How much is stored is known without fetching what lies out of line. A value that is little only because it compresses so
+-- well is fetched to be measured; chunks count with what they take.
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(f.name ORDER BY f.name), '{}') AS field_names,
            coalesce(array_agg(
@@ -40,16 +40,14 @@ CROSS JOIN LATERAL (
     FROM {schema}.run_fields f WHERE f.run_id = r.id
 ) fields
 CROSS JOIN LATERAL (
-    SELECT coalesce(array_agg(c.name ORDER BY c.name, c.seq), '{}') AS chunk_names,
-           coalesce(array_agg(
-               CASE WHEN c.size <= {largest_read} THEN c.items::text END ORDER BY c.name, c.seq
-           ), '{}') AS chunk_items
+    SELECT coalesce(array_agg(log.name ORDER BY log.name, c.seq), '{}') AS chunk_names,
+           coalesce(array_agg(c.items::text ORDER BY log.name, c.seq), '{}') AS chunk_items
     FROM (
-        SELECT c.name, c.seq, c.items, sum(pg_column_size(c.items)) OVER log AS size, row_number() OVER log AS number
+        SELECT c.name, sum(pg_column_size(c.items)) AS size
         FROM {schema}.run_chunks c WHERE c.run_id = r.id
-        WINDOW log AS (PARTITION BY c.name)
-    ) c
-    WHERE c.size <= {largest_read} OR c.number = 1
+        GROUP BY c.name
+    ) log
+    LEFT JOIN {schema}.run_chunks c ON c.run_id = r.id AND c.name = log.name AND log.size <= {largest_read}
 ) chunks
 
 -- name: read_values
