@@ -6,7 +6,7 @@ they have written, for what reducers and guards go by. A field that none of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from docket_celery.graph.elements import FieldInput
@@ -22,29 +22,32 @@ def nothing_unread(names: frozenset[str]) -> Mapping[str, JsonValue]:
     raise AssertionError(f"the values of {sorted(names)} were left unread, and nobody can read them")
 
 
-def reading(run: Run, needed: Iterable[str], read: Read) -> Run:
-    """The run with those of the needed values that were unread."""
-    names = run.unread.intersection(needed)
+def reading(run: Run, needed: Iterator[str], read: Read) -> Run:
+    """The run with those of the needed values that were unread. Where nothing is, nobody works out what is needed."""
+    names = run.unread.intersection(needed) if run.unread else run.unread
     return run.having_read(read(names)) if names else run
 
 
-def taken_in(program: RuntimeGraph, tasks: Iterable[Task]) -> set[str]:
+def taken_in(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
     """Fields that the nodes of these tasks take their arguments from."""
-    return {
-        parameter.source.field
-        for task in tasks
-        for parameter in program.nodes[task.node].parameters
-        if isinstance(parameter.source, FieldInput) and parameter.source.field not in task.answers
-    }
+    for task in tasks:
+        for parameter in program.nodes[task.node].parameters:
+            source = parameter.source
+            if isinstance(source, FieldInput) and source.field not in task.answers:
+                yield source.field
 
 
-def gone_by(program: RuntimeGraph, tasks: Iterable[Task]) -> set[str]:
+def gone_by(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
     """Fields whose committed value decides what becomes of a superstep with these finished tasks: it is reduced with
     what they have written, or judged by a guard as it is.
     """
-    written = {name for task in tasks for name in (*task.answers, *(task.writes or ()))}
-    edges = [edge for task in tasks for edge in program.outgoing.get(task.node, ())]
-    judged = {name for edge in edges if edge.guard is not None for name in edge.guard.fields}
-    reduced = {name for name in written if program.fields[name].reducer.needs_committed}
-    replaced = {name for name in written if program.fields[name].reducer.replaces}
-    return reduced | (judged - replaced)
+    replaced = set()
+    for name in {name for task in tasks for name in (*task.answers, *(task.writes or ()))}:
+        reducer = program.fields[name].reducer
+        if reducer.needs_committed:
+            yield name
+        elif reducer.replaces:
+            replaced.add(name)
+    for edge in (edge for task in tasks for edge in program.outgoing.get(task.node, ())):
+        if edge.guard is not None:
+            yield from (name for name in edge.guard.fields if name not in replaced)

@@ -52,9 +52,12 @@ def are_received(sender: object, moment: Moment) -> bool:
 def send(sender: object, fact: Fact) -> None:
     """Tells the receivers of a fact; a `Hook` once its sender is given."""
     match fact:
-        case MomentCommitted():
-            for signal, rest in _outgoing(fact.moment):
-                signal.send(sender=sender, run=fact.moment.run, tenant=fact.tenant, **rest)
+        case MomentCommitted(moment=moment, tenant=tenant):
+            if moment.run.unread:
+                # Nobody listened before the commit; who has connected since hears of what comes next.
+                return
+            for signal, rest in _outgoing(moment):
+                signal.send(sender=sender, run=moment.run, tenant=tenant, **rest)
         case RunsPoisoned(run_ids=run_ids):
             for run_id in run_ids:
                 run_poisoned.send(sender=sender, run_id=run_id)

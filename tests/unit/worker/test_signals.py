@@ -223,3 +223,18 @@ def test_who_receives_a_run_gets_all_its_values_which_are_not_read_for_anybody_e
     assert reads() == drains
     assert received
     assert set(received) == {"value"}
+
+
+def test_who_connects_while_a_commit_is_under_way_is_told_of_the_next_and_never_of_half_a_run(connect: Connect) -> None:
+    rig = Rig(leaves=True)
+    rig.engine.hooks.add(partial(signals.send, rig), needs_values=partial(signals.are_received, rig))
+    heard: list[Any] = []
+
+    def receive(run: Any, **_sent: Any) -> None:
+        heard.append((run.checkpoint_seq, run.output))
+
+    graph = alone(greets).field("kept", str, default="value").node("m", greets).edge("n", "m")
+    rig.start(graph)
+    rig.runs.plan("commit", lambda: connect(signals.moment_committed, receive))
+    rig.drain()
+    assert heard == [(3, {"kept": "value"})]
