@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.builders import TTL, a_scan
+from support.builders import TTL, a_commit, a_scan
 from support.rig import Rig
 from support.scene import RETAIN, Scene
 
@@ -17,6 +17,8 @@ from docket_celery import FINISH, START, Graph
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Appended
 from docket_celery.storage.contracts.claims import Redeemed
+from docket_celery.storage.contracts.taking import TakeRequest
+from docket_celery.storage.contracts.values import SYSTEM, Release
 from docket_celery.storage.postgres.queries import Queries
 from docket_celery.vehicle.outcomes import Abandoned, Discarded, Parked
 
@@ -37,7 +39,21 @@ def _taken(place: Scene) -> Run:
     return claim.run
 
 
-@pytest.mark.parametrize("begun", [_redeemed, _taken])
+def _taken_along(place: Scene) -> Run:
+    """Brought along by the commit that ends a run which was due before it."""
+    place.start("run-0", schedule=Release(kind="at", at=place.now - TTL))
+    proposal = a_commit(place.run("run-0"), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+    request = TakeRequest(policy=a_scan(limit=1, delivery="direct"), token="mine")
+    done = place.runs.commit(SYSTEM, proposal, take=request)
+    assert done.taken is not None
+    assert isinstance(done.taken.claim, Redeemed)
+    return done.taken.claim.run
+
+
+BEGUN = [_redeemed, _taken, _taken_along]
+
+
+@pytest.mark.parametrize("begun", BEGUN)
 def test_a_run_is_handed_out_with_the_names_of_its_large_values(place: Scene, begun: Callable[[Scene], Run]) -> None:
     fields = {
         "just": MEGABYTE[: LARGEST - 2],
@@ -57,7 +73,7 @@ def test_a_run_is_handed_out_with_the_names_of_its_large_values(place: Scene, be
     assert place.run().fields == fields
 
 
-@pytest.mark.parametrize("begun", [_redeemed, _taken])
+@pytest.mark.parametrize("begun", BEGUN)
 def test_a_long_log_is_one_name_and_a_short_one_is_there(place: Scene, begun: Callable[[Scene], Run]) -> None:
     place.start(fields={"long": [], "short": ["begun"]})
     token = place.hold()
@@ -89,7 +105,7 @@ def test_a_large_value_is_not_fetched_from_where_it_lies(
     lease = place.lease() if statement == "redeem_claim" else None
     parameters = {
         "now": place.now, "token": "mine", "ttl": TTL, "refresh_after": TTL / 3, "demanded": False, "slots": None,
-        "max_attempts": 3, "preference": None, "ready_from": None, "claimed_from": None, "id": "run-1",
+        "max_attempts": 3, "preference": None, "ready_from": None, "claimed_from": None, "id": "run-1", "leaving": None,
         "offered": lease and lease.claim_token, "checkpoint_seq": 1,
     }  # fmt: skip
     beside.execute(f"SET plan_cache_mode = {mode}".encode())

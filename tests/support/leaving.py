@@ -7,7 +7,8 @@ from typing import Any
 
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
-from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
+from docket_celery.storage.contracts.values import CommitProposal, Committed, Scope
 
 
 class LeavingStore:
@@ -20,8 +21,11 @@ class LeavingStore:
         return _without_values(self._inner.redeem_claim(lease, token=token))
 
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
-        taken: Taken = self._inner.take_due(policy, token=token)
-        return replace(taken, claim=_without_values(taken.claim)) if isinstance(taken.claim, Redeemed) else taken
+        return _taken_without_values(self._inner.take_due(policy, token=token))
+
+    def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
+        done: Committed = self._inner.commit(scope, proposal, take=take)
+        return done if done.taken is None else replace(done, taken=_taken_without_values(done.taken))
 
     def __getattr__(self, method: str) -> Any:
         return getattr(self._inner, method)
@@ -30,6 +34,10 @@ class LeavingStore:
 def emptied(run: Run) -> Run:
     """The run with all its values unread."""
     return replace(run, fields={}, unread=frozenset(run.fields))
+
+
+def _taken_without_values(taken: Taken) -> Taken:
+    return replace(taken, claim=_without_values(taken.claim)) if isinstance(taken.claim, Redeemed) else taken
 
 
 def _without_values(claim: Redeemed) -> Redeemed:

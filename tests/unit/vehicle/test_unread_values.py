@@ -9,8 +9,10 @@ from support.faults import Fault, lost_reply, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph
+from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import CorruptRecord, RowRefused
 from docket_celery.run.document import RunStatus
+from docket_celery.shift import Shift
 from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.telemetry.hook import MomentCommitted
 from docket_celery.testing import ManualClock
@@ -83,6 +85,17 @@ def test_a_run_that_was_taken_reads_like_one_that_was_redeemed() -> None:
     rig.vehicle().drive(rig.runs.take_due(policy, token="mine"), asked_at=0.0)
     assert read_by(rig) == [{"n"}]
     assert rig.run().output["n"] == 1
+
+
+def test_a_run_that_came_along_with_a_commit_reads_like_any_other() -> None:
+    rig = Rig(leaves=True)
+    graph = beside(a=counts)
+    for _ in range(3):
+        rig.start(graph)
+    report = Shift(rig.engine, Dispatcher(rig.engine, len)).work(rig.lease())
+    assert report.refilled == 2
+    assert read_by(rig) == [{"n"}] * 3
+    assert [rig.run(f"run-{number}").output["n"] for number in (1, 2, 3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("fault", [unreachable, lost_reply])
