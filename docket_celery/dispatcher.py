@@ -48,8 +48,10 @@ class Dispatcher:
         return self._dispatch(self._policy(LARGEST_BATCH, "tick"))
 
     def nudge(self) -> ClaimBatch:
-        """One scan out of turn, for work that has just become due."""
-        return self._dispatch(self._policy(LARGEST_BATCH, "nudge"))
+        """One scan out of turn, for work that has just become due. The first lease is for the calling slot itself; the
+        others have gone out when this returns.
+        """
+        return self._dispatch(self._policy(LARGEST_BATCH, "nudge"), own=1)
 
     def hand_on(self) -> ClaimBatch:
         """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
@@ -85,15 +87,18 @@ class Dispatcher:
             tenant_cap=config.tenant_cap,
         )
 
-    def _dispatch(self, policy: ClaimPolicy) -> ClaimBatch:
+    def _dispatch(self, policy: ClaimPolicy, *, own: int = 0) -> ClaimBatch:
+        """One scan, all of whose leases but the first `own` go out; what does not is given back."""
         batch = self._scan(policy)
         if batch.next_wake_at is not None:
             self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
-        launched = 0
+        others = batch.leases[own:]
         try:
-            launched = self._launch(batch.leases) if batch.leases else 0
-        finally:
-            self._give_back(batch.leases[launched:])
+            launched = self._launch(others) if others else 0
+        except BaseException:
+            self._give_back(batch.leases)
+            raise
+        self._give_back(others[launched:])
         return batch
 
     def _give_back(self, leases: Sequence[Lease]) -> None:

@@ -1,8 +1,9 @@
-"""What one worker slot does with one lease, and then with the next: a vehicle that goes on while work is due.
+"""What one worker slot does with one message, and then with the next run: a vehicle that goes on while work is due.
 
-The broker is not asked for every run. When its lease is drained, the slot claims the next due run itself, until
-nothing is due, its time is up, or its worker wants to stop; if work is still due then, it leaves one lease behind for
-the slot that it frees. The broker and the database may fail a shift between two runs: the tick goes on for it.
+A message brings a lease; or it is a nudge, and the slot claims for the whole fleet, the first lease for itself. The
+broker is not asked for every run. When its lease is drained, the slot claims the next due run itself, until nothing is
+due, its time is up, or its worker wants to stop; if work is still due then, it leaves one lease behind for the slot
+that it frees. The broker and the database may fail a shift between two runs: the tick goes on for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
-from docket_celery.storage.contracts.claims import Lease
+from docket_celery.storage.contracts.claims import ClaimBatch, Lease
 from docket_celery.storage.contracts.taking import Taken
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
@@ -36,14 +37,43 @@ class ShiftReport:
         return f"{self.outcome}{more}" + (f", {self.crashed} crashed" if self.crashed else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NudgeReport:
+    """What came of a nudge: what was claimed, None where the database could not be asked, and how the slot's own shift
+    went, which began with the first of these leases.
+    """
+
+    batch: ClaimBatch | None
+    shift: ShiftReport | None = None
+
+    def __str__(self) -> str:
+        if self.batch is None:
+            return "unanswered"
+        counts = {"stolen": self.batch.stolen, "poisoned": len(self.batch.poisoned)}
+        besides = "".join(f", {count} {what}" for what, count in counts.items() if count)
+        if not self.batch.leases:
+            return "nothing to claim" + besides
+        own = self.batch.leases[0]
+        return f"claimed {len(self.batch.leases)}{besides}; graph={own.graph_id} run={own.run_id} {self.shift}"
+
+
 class Shift:
-    """One slot's work for one delivered lease."""
+    """One slot's work for one message."""
 
     def __init__(self, engine: Engine, dispatcher: Dispatcher, *, stopping: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
         self._dispatcher = dispatcher
         self._stopping = stopping
         self._vehicle = Vehicle(engine, stopping=stopping)
+
+    def answer(self) -> NudgeReport:
+        """Answers a nudge: claims for every free slot, hands the other leases on, and works on the first itself."""
+        try:
+            batch = self._dispatcher.nudge()
+        except StoreError:
+            logger.warning("the slot could not claim for a nudge", exc_info=True)
+            return NudgeReport(batch=None)
+        return NudgeReport(batch=batch, shift=self.work(batch.leases[0]) if batch.leases else None)
 
     def work(self, lease: Lease) -> ShiftReport:
         """Drains the lease and goes on while it may. A lease that had nothing to redeem ends the shift at once.

@@ -1,4 +1,4 @@
-"""How often a process nudges the dispatcher: at once after a quiet spell, and once more for all that came meanwhile.
+"""How often a process nudges the fleet: at once after a quiet spell, and once more for all that came meanwhile.
 
 Each nudge opens a window. All who ask inside it are answered by one nudge when it ends, so that the end of a burst is
 never left to the tick. A window that many fell into is followed by one of twice its length: ten thousand starts cost

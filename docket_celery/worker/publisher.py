@@ -36,7 +36,9 @@ STALE = 86_400.0
 more than any clock is wrong by, time zones included. Ticks, nudges and leases that come late are harmless, and cheap.
 """
 ENOUGH = 100
-"""Messages that wait for a scan; no nudge is added to them. Whoever takes the first makes the scan for all."""
+"""Messages in the queue of leases, to which no nudge is added. Either nobody takes them, or no slot is free: a claim is
+out for each lease, and whoever takes one goes on to what else is due.
+"""
 LOOK_EVERY = 10
 """Nudges of a process between two looks at how many wait."""
 
@@ -64,7 +66,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._unseen = LOOK_EVERY
-        self._nudges = Nudges(self._nudge, monotonic=self._monotonic)
+        self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
         """Publishes leases in order over one producer; how many went out."""
@@ -95,8 +97,19 @@ class Publisher:
         """Sends what beat would send: a tick, or a time of pruning. False when it did not go out."""
         return self._send(task, self._config.tick_queue, {}, expires=STALE)
 
-    def _nudge(self) -> None:
-        self._send(DISPATCH, self._config.tick_queue, {"nudge": True}, unless=self._enough_wait, expires=STALE)
+    def nudge(self) -> None:
+        """Sends a nudge at once, whoever else asks: a vehicle message that brings no lease. The slot that takes it
+        claims for the fleet and drives one of the runs, without a second message. Never raises.
+        """
+        self._send(
+            VEHICLE,
+            self._config.queue,
+            {},
+            unless=self._enough_wait,
+            argsrepr="()",
+            kwargsrepr="nudge",
+            expires=STALE,
+        )
 
     def _enough_wait(self, connection: Any) -> bool:
         """Whether nobody takes the nudges: in a night without workers they would fill the broker. Looks now and then
@@ -106,7 +119,7 @@ class Publisher:
             return False
         try:
             with connection.channel() as channel:
-                waiting = int(channel.queue_declare(queue=self._config.tick_queue, passive=True).message_count)
+                waiting = int(channel.queue_declare(queue=self._config.queue, passive=True).message_count)
         except connection.channel_errors:
             waiting = 0  # There is no such queue yet.
         if waiting < ENOUGH:

@@ -52,20 +52,33 @@ STOP_MARGIN = 120.0
 def register(app: Celery, docket: Docket) -> None:
     """Adds the tasks to the app. Their queues and limits depend on the configuration and are set at finalization."""
 
-    def dispatch(nudge: bool = False, **_later: Any) -> dict[str, int]:
-        """Claims what is due and publishes one lease per free slot; a nudge does so out of turn.
-
-        Of many nudges that come at once, as after a time without workers, the first makes a scan, and one more is sent
-        for all the others.
-        """
-        if nudge and (wait := docket.nudged.enter()):
-            docket.publisher.wake(after=wait)
-            return {"leases": 0, "poisoned": 0, "stolen": 0}
-        batch = docket.dispatcher.nudge() if nudge else docket.dispatcher.tick()
+    def dispatch(**_later: Any) -> dict[str, int]:
+        """One tick: claims what is due and publishes one lease per free slot."""
+        batch = docket.dispatcher.tick()
         return {"leases": len(batch.leases), "poisoned": len(batch.poisoned), "stolen": batch.stolen}
 
-    def vehicle(lease: dict[str, Any], **_later: Any) -> str:
-        """Drives the leased run, and then what else is due, for as long as this slot may."""
+    def vehicle(**message: Any) -> str:
+        """Drives the leased run, and then what else is due, for as long as this slot may. Without a lease it is a
+        nudge: the slot claims for the fleet, and drives the first of these runs.
+        """
+        report = leased(message["lease"]) if "lease" in message else nudged()
+        if is_pool_child() and docket.executor.overdue.count:
+            retire(docket.executor.overdue)
+        return report
+
+    def nudged() -> str:
+        """Of many nudges that come at once, as after a time without workers, the first makes a scan, and one more is
+        sent for all the others.
+        """
+        if docket.stopping():
+            docket.publisher.nudge()
+            return "passed on: this worker is stopping"
+        if wait := docket.nudged.enter():
+            docket.publisher.wake(after=wait)
+            return "left to the next nudge"
+        return str(shift().answer())
+
+    def leased(lease: Any) -> str:
         try:
             decoded = from_message(lease)
         except InvalidInput as error:
@@ -74,10 +87,10 @@ def register(app: Celery, docket: Docket) -> None:
         if docket.stopping():
             docket.storage.runs.release_claims([(decoded.run_id, decoded.claim_token)])
             return "given back: this worker is stopping"
-        report = Shift(docket.engine, docket.dispatcher, stopping=docket.stopping).work(decoded)
-        if is_pool_child() and docket.executor.overdue.count:
-            retire(docket.executor.overdue)
-        return str(report)
+        return str(shift().work(decoded))
+
+    def shift() -> Shift:
+        return Shift(docket.engine, docket.dispatcher, stopping=docket.stopping)
 
     def prune_old(**_later: Any) -> dict[str, int]:
         """Removes what is past its retention, for a bounded time."""

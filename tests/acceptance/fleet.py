@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -132,6 +133,10 @@ class Fleet:
 
     def log_of(self, *names: str) -> str:
         return "\n".join((self._directory / f"{name}.log").read_text() for name in names)
+
+    def steals(self, *names: str) -> list[str]:
+        """What the workers' ticks and nudges tell of claims that they took over."""
+        return re.findall(r"'stolen': [1-9]\d*|[1-9]\d* stolen", self.log_of(*names))
 
     def assert_sound(self, run: Run, *, nodes: list[str]) -> None:
         """Nothing lost, nothing committed twice: the events tell exactly this one history."""

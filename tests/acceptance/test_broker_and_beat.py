@@ -18,31 +18,37 @@ from support.builders import a_scan
 
 from docket_celery.run.document import RunStatus
 from docket_celery.worker.nudges import LONGEST
-from docket_celery.worker.publisher import DISPATCH
+from docket_celery.worker.publisher import DISPATCH, VEHICLE
 
 
 def redis_client(fleet: Fleet) -> Any:
     return fleet.app.connection_for_write().channel().client
 
 
-def unacknowledged_lease(client: Any) -> str:
-    """The message of the one lease under way, as the broker would put it back into its queue."""
+def unacknowledged_message(client: Any) -> str:
+    """The message of the one vehicle under way, as the broker would put it back into its queue."""
     held = [json.loads(entry) for entry in client.hvals("unacked")]
     (message,) = [message for message, _exchange, queue in held if queue == "docket"]
     return json.dumps(message)
 
 
 @pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 60}])
-def test_a_message_redelivered_while_its_run_is_under_way_finds_nothing_to_redeem(fleet: Fleet) -> None:
-    fleet.worker("w1", concurrency=1)
-    run = fleet.start(line("gate1"))
-    eventually(lambda: fleet.executions(run))
+@pytest.mark.parametrize(("carrying", "outcome"), [("a lease", "'fence_lost'"), ("no lease", "'nothing to claim'")])
+def test_a_message_redelivered_while_its_run_is_under_way_does_nothing(
+    fleet: Fleet, carrying: str, outcome: str
+) -> None:
     client = redis_client(fleet)
-    message = unacknowledged_lease(client)
+    run = fleet.start(line("gate1"))
+    if carrying == "a lease":
+        client.flushall()
+        assert fleet.docket.publisher(fleet.docket.storage.runs.claim_due(a_scan(limit=1)).leases) == 1
+    fleet.worker("w1", concurrency=1)
+    eventually(lambda: fleet.executions(run))
+    message = unacknowledged_message(client)
     fleet.worker("w2", concurrency=1)
     for times in range(1, 4):
         client.lpush("docket", message)
-        eventually(lambda times=times: fleet.log_of("w2").count("'fence_lost'") == times)
+        eventually(lambda times=times: fleet.log_of("w2").count(outcome) == times)
     assert fleet.docket.inspect_run(run.id).claim_attempts == 1
     fleet.open_gate("gate1")
     assert fleet.finish(run).status is RunStatus.DONE
@@ -101,13 +107,13 @@ def test_hundreds_of_old_ticks_cost_a_handful_of_scans(fleet: Fleet) -> None:
 def test_hundreds_of_old_nudges_cost_a_handful_of_scans_and_delay_nothing(fleet: Fleet) -> None:
     run = fleet.start(line("s1"))
     for _ in range(300):
-        fleet.app.send_task(DISPATCH, kwargs={"nudge": True}, queue="docket.ticks", ignore_result=True)
+        fleet.app.send_task(VEHICLE, queue="docket", ignore_result=True)
     scans = "SELECT scans FROM docket.dispatch"
     (before,) = fleet.rows(scans)[0]
     began = time.monotonic()
     fleet.worker("w1", concurrency=1)
     assert fleet.finish(run).status is RunStatus.DONE
-    eventually(lambda: redis_client(fleet).llen("docket.ticks") == 0)
+    eventually(lambda: redis_client(fleet).llen("docket") == 0)
     (after,) = fleet.rows(scans)[0]
     assert after - before <= 6 + (time.monotonic() - began) / LONGEST
     late = fleet.start(line("s1"))
@@ -193,7 +199,7 @@ def launch(leases):
     os.kill(os.getpid(), signal.SIGKILL)
 minute = __import__("datetime").timedelta(minutes=1)
 docket.storage.fleet.register_worker("tester", 10, ttl=minute, orphan_ttl=docket.engine.orphan_ttl)
-Dispatcher(docket.engine, launch).nudge()
+Dispatcher(docket.engine, launch).tick()
 """
     died = subprocess.run([sys.executable, "-c", script], env=fleet.environment, cwd=HERE, check=False)
     assert died.returncode == -signal.SIGKILL

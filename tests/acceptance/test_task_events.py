@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fleet import Fleet, eventually
 from proj.graphs import line
+from support.builders import a_scan
 
 from docket_celery.run.document import RunStatus
 from docket_celery.worker.publisher import VEHICLE
@@ -33,9 +34,9 @@ class Monitor:
         self._ended.set()
         self._thread.join(10.0)
 
-    def vehicle(self, type: str) -> dict[str, Any] | None:
-        """The first event of a type about the first vehicle that was received."""
-        received = [e for e in self.events if e["type"] == "task-received" and e["name"].startswith(VEHICLE)]
+    def vehicle(self, type: str, name: str = VEHICLE) -> dict[str, Any] | None:
+        """The first event of a type about the first vehicle of that name that was received."""
+        received = [e for e in self.events if e["type"] == "task-received" and e["name"] == name]
         ours = [e for e in self.events if received and e.get("uuid") == received[0]["uuid"]]
         return next((e for e in ours if e["type"] == type), None)
 
@@ -58,15 +59,28 @@ def monitor(fleet: Fleet) -> Iterator[Monitor]:
 
 
 def test_a_vehicle_shows_graph_run_and_attempt_and_its_outcome_as_the_result(fleet: Fleet, monitor: Monitor) -> None:
+    run = fleet.start(line("s1", name="order"))
+    leases = fleet.docket.storage.runs.claim_due(a_scan(limit=1)).leases
+    fleet.worker("w1", "-E", concurrency=1)
+    assert fleet.docket.publisher(leases) == 1
+    assert fleet.finish(run).status is RunStatus.DONE
+    received = eventually(lambda: monitor.vehicle("task-received", f"{VEHICLE}[order]"))
+    assert received["args"] == "()"
+    assert received["kwargs"] == f"graph=order run={run.id} attempt=1"
+    succeeded = eventually(lambda: monitor.vehicle("task-succeeded", f"{VEHICLE}[order]"))
+    assert succeeded["result"] == "'parked:terminal'"
+
+
+def test_a_nudge_shows_what_it_is_and_the_run_that_its_slot_took_with_the_result(
+    fleet: Fleet, monitor: Monitor
+) -> None:
     fleet.worker("w1", "-E", concurrency=1)
     run = fleet.start(line("s1", name="order"))
     assert fleet.finish(run).status is RunStatus.DONE
     received = eventually(lambda: monitor.vehicle("task-received"))
-    assert received["name"] == f"{VEHICLE}[order]"
-    assert received["args"] == "()"
-    assert received["kwargs"] == f"graph=order run={run.id} attempt=1"
+    assert (received["args"], received["kwargs"]) == ("()", "nudge")
     succeeded = eventually(lambda: monitor.vehicle("task-succeeded"))
-    assert succeeded["result"] == "'parked:terminal'"
+    assert succeeded["result"] == f"'claimed 1; graph=order run={run.id} parked:terminal'"
 
 
 def test_no_event_shows_a_token_or_a_value(fleet: Fleet, monitor: Monitor) -> None:
@@ -91,4 +105,4 @@ def test_the_names_that_a_monitor_lists_are_few(fleet: Fleet, monitor: Monitor) 
         assert fleet.finish(run).status is RunStatus.DONE
     eventually(lambda: monitor.vehicle("task-succeeded"))
     names = {event["name"] for event in monitor.events if event["type"] == "task-received"}
-    assert names == {f"{VEHICLE}[order]", "docket_celery.dispatch"}
+    assert names <= {VEHICLE, f"{VEHICLE}[order]", "docket_celery.dispatch"}

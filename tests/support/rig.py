@@ -127,9 +127,13 @@ class Rig:
 
     def lease(self, **policy: Any) -> Lease:
         """The one lease that a scan hands out."""
-        given = {"orphan_ttl": self.engine.orphan_ttl, "max_claim_attempts": self.engine.config.max_claim_attempts}
-        (lease,) = self.runs.claim_due(ClaimPolicy(limit=1, **(given | policy))).leases
+        (lease,) = self.leases(limit=1, **policy)
         return lease
+
+    def leases(self, *, limit: int = 100, **policy: Any) -> tuple[Lease, ...]:
+        """What a scan hands out."""
+        given = {"orphan_ttl": self.engine.orphan_ttl, "max_claim_attempts": self.engine.config.max_claim_attempts}
+        return self.runs.claim_due(ClaimPolicy(limit=limit, **(given | policy))).leases  # type: ignore[no-any-return]
 
     def vehicle(self, stopping: Callable[[], bool] = lambda: False) -> Vehicle:
         return Vehicle(self.engine, stopping=stopping)

@@ -54,9 +54,35 @@ def test_a_tick_after_another_in_the_same_interval_ends_at_its_gate() -> None:
     assert dispatcher.tick().scanned
     rig.start(QUICK)
     assert not dispatcher.tick().scanned
-    assert dispatcher.nudge().scanned
-    assert len(broker.taken) == 1
+    assert len(dispatcher.nudge().leases) == 1
     assert rig.reported(LeasesGranted)[0].leases == 1
+
+
+def test_a_nudge_publishes_all_but_the_first_lease_which_is_the_callers_own() -> None:
+    rig, broker = a_fleet(3), Broker()
+    own, *others = Dispatcher(rig.engine, broker).nudge().leases
+    assert own.run_id == "run-1"
+    assert broker.taken == others
+    assert [fact.leases for fact in rig.reported(LeasesGranted)] == [3]
+    assert rig.drain(own) == Parked(park="terminal")
+
+
+def test_a_nudge_with_one_due_run_asks_nothing_of_the_broker() -> None:
+    rig = a_fleet(1)
+
+    def broken(leases: Sequence[Lease]) -> int:
+        raise AssertionError("nothing to publish")
+
+    assert len(Dispatcher(rig.engine, broken).nudge().leases) == 1
+
+
+def test_a_nudge_whose_leases_cannot_be_published_keeps_its_own() -> None:
+    rig, broker = a_fleet(4), Broker(room=1)
+    own, *_ = Dispatcher(rig.engine, broker).nudge().leases
+    assert [lease.run_id for lease in broker.taken] == ["run-2"]
+    infos = [rig.info(f"run-{number}") for number in range(1, 5)]
+    assert [info.claimed_at is None for info in infos] == [False, False, True, True]
+    assert rig.drain(own) == Parked(park="terminal")
 
 
 def test_a_scan_asks_for_free_slots_only() -> None:
@@ -102,14 +128,16 @@ def test_leases_that_can_be_neither_published_nor_given_back_are_handed_out_agai
     assert rig.drain(lost) == Parked(park="terminal")
 
 
-def test_a_launch_that_raises_gives_everything_back_and_is_heard() -> None:
+@pytest.mark.parametrize("nudged", [False, True], ids=["tick", "nudge"])
+def test_a_launch_that_raises_gives_everything_back_and_is_heard(nudged: bool) -> None:
     rig = a_fleet(2)
 
     def broken(leases: Sequence[Lease]) -> int:
         raise RuntimeError("launch")
 
+    dispatcher = Dispatcher(rig.engine, broken)
     with pytest.raises(RuntimeError, match="launch"):
-        Dispatcher(rig.engine, broken).tick()
+        dispatcher.nudge() if nudged else dispatcher.tick()
     assert [rig.info(f"run-{number}").claimed_at for number in (1, 2)] == [None, None]
 
 

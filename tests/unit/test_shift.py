@@ -1,4 +1,4 @@
-"""One slot's shift: the first lease, what it takes on afterwards, when it ends, and whom it leaves the rest to."""
+"""One slot's shift: its lease or nudge, what it takes on afterwards, when it ends, and whom it leaves the rest to."""
 
 from __future__ import annotations
 
@@ -104,6 +104,75 @@ def test_a_slot_whose_worker_stops_takes_on_nothing_and_nudges_whoever_is_left(p
     assert report == ShiftReport(outcome=DONE)
     assert statuses(rig, 3).count("running") == 2
     assert (published.leases, rig.nudges.after) == ([], [0.0])
+
+
+def test_a_nudge_sends_the_other_leases_out_before_its_own_run_begins(published: Published) -> None:
+    rig = Rig(max_in_flight=3)
+    out_by_then: list[int] = []
+    for _ in range(4):
+        rig.start(quick(function=lambda: out_by_then.append(len(published.leases))))
+    report = a_shift(rig, published).answer()
+    assert out_by_then[0] == 2
+    # The one that nobody was free for is what its slot goes on to.
+    assert report.shift == ShiftReport(outcome=DONE, refilled=1)
+    assert str(report) == "claimed 3; graph=quick run=run-1 parked:terminal (+1 more)"
+    assert [rig.drain(lease) for lease in published.leases] == [DONE] * 2
+    assert statuses(rig, 4) == ["done"] * 4
+
+
+def test_a_nudge_claims_no_more_than_there_are_slots_its_own_among_them(published: Published) -> None:
+    rig = Rig(max_in_flight=2)
+    for _ in range(3):
+        rig.start(quick())
+    rig.lease()
+    assert str(a_shift(rig, published).answer()) == "claimed 1; graph=quick run=run-2 parked:terminal (+1 more)"
+    assert published.leases == []
+
+
+def test_a_nudge_that_finds_nothing_ends_at_once(published: Published) -> None:
+    rig = Rig()
+    assert str(a_shift(rig, published).answer()) == "nothing to claim"
+    assert rig.runs.count("take_due") == 0
+
+
+def test_a_nudge_tells_what_it_stole_and_what_it_halted(published: Published) -> None:
+    rig = Rig(max_in_flight=10, max_claim_attempts=2)
+    for _ in range(2):
+        rig.start(quick())
+        for lease in rig.leases():
+            rig.runs.redeem_claim(lease, token=rig.ids.token())
+        rig.expire()
+    report = str(a_shift(rig, published).answer())
+    assert report == "claimed 1, 1 stolen, 1 poisoned; graph=quick run=run-2 parked:terminal"
+
+
+def test_a_nudge_for_which_the_database_is_away_ends_in_peace(
+    published: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.runs.plan("claim_due", unreachable())
+    assert str(a_shift(rig, published).answer()) == "unanswered"
+    assert "could not claim for a nudge" in caplog.text
+
+
+def test_a_nudge_in_a_fleet_that_refills_through_the_broker_hands_on(published: Published) -> None:
+    rig = Rig(refill="broker")
+    for _ in range(2):
+        rig.start(quick())
+    report = a_shift(rig, published).answer()
+    assert report.shift == ShiftReport(outcome=DONE)
+    assert [len(published.leases), statuses(rig, 2).count("done")] == [1, 1]
+
+
+def test_the_crash_of_a_nudges_own_run_fails_the_task_after_the_slot_was_handed_on(published: Published) -> None:
+    rig = Rig(max_in_flight=10)
+    for _ in range(2):
+        rig.start(quick())
+    rig.graphs.plan("fetch_graph", Fault(error=NotFound("gone")))
+    with pytest.raises(ClaimInvariant):
+        a_shift(rig, published).answer()
+    assert len(published.leases) == 1
 
 
 def test_the_first_leases_crash_fails_the_task_after_the_slot_was_handed_on(published: Published) -> None:

@@ -82,15 +82,18 @@ def test_a_message_is_json_without_countdown_and_shows_no_token(docket: Docket) 
     assert "token" not in message.headers["kwargsrepr"] + message.headers["argsrepr"]
 
 
-def test_a_nudge_goes_to_the_queue_of_ticks(docket: Docket) -> None:
+def test_a_nudge_is_a_vehicle_message_that_brings_no_lease(docket: Docket) -> None:
     docket.publisher.wake()
-    (message,) = _received(docket, "docket.ticks")
-    assert (message.headers["task"], message.payload[1]) == (DISPATCH, {"nudge": True})
+    (message,) = _received(docket, "docket")
+    assert (message.headers["task"], message.payload[:2]) == (VEHICLE, [[], {}])
+    assert (message.headers["argsrepr"], message.headers["kwargsrepr"]) == ("()", "nudge")
+    assert message.headers["eta"] is None
+    assert _received(docket, "docket.ticks") == []
 
 
 def test_a_nudge_goes_stale_no_sooner_than_a_tick(docket: Docket) -> None:
     docket.publisher.wake()
-    (message,) = _received(docket, "docket.ticks")
+    (message,) = _received(docket, "docket")
     assert datetime.fromisoformat(message.headers["expires"]) > datetime.now(UTC) + timedelta(hours=23)
 
 
@@ -98,20 +101,29 @@ def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(d
     publisher = docket.publisher
     client = docket.app.connection_for_write().channel().client
     for _ in range(3 * ENOUGH):
-        publisher._nudge()
-    assert ENOUGH <= client.llen("docket.ticks") <= ENOUGH + LOOK_EVERY
-    client.delete("docket.ticks")
-    publisher._nudge()
-    assert len(_received(docket, "docket.ticks")) == 1
+        publisher.nudge()
+    assert ENOUGH <= client.llen("docket") <= ENOUGH + LOOK_EVERY
+    client.delete("docket")
+    publisher.nudge()
+    assert len(_received(docket, "docket")) == 1
+
+
+def test_no_nudge_is_added_to_many_leases_that_wait(docket: Docket) -> None:
+    publisher = docket.publisher
+    assert publisher([_lease(f"run-{number}") for number in range(ENOUGH)]) == ENOUGH
+    for _ in range(3 * LOOK_EVERY):
+        publisher.nudge()
+    nudges = [message for message in _received(docket, "docket") if message.payload[1] == {}]
+    assert len(nudges) <= LOOK_EVERY
 
 
 def test_nudges_of_one_moment_are_one_message_at_once_and_one_at_the_end(docket: Docket) -> None:
     for _ in range(20):
         docket.publisher.wake()
-    with docket.app.connection_for_read() as connection, connection.SimpleQueue("docket.ticks") as simple:
+    with docket.app.connection_for_read() as connection, connection.SimpleQueue("docket") as simple:
         for _ in range(2):
             simple.get(timeout=10.0).ack()
-    assert _received(docket, "docket.ticks") == []
+    assert _received(docket, "docket") == []
 
 
 def test_a_tick_is_what_beat_would_send(docket: Docket) -> None:
@@ -122,7 +134,7 @@ def test_a_tick_is_what_beat_would_send(docket: Docket) -> None:
 
 def test_a_nudge_beyond_the_next_tick_is_left_to_it(docket: Docket) -> None:
     docket.publisher.wake(after=60.0)
-    assert _received(docket, "docket.ticks") == []
+    assert _received(docket, "docket") == []
 
 
 def test_host_settings_for_messages_do_not_reach_ours(redis: EmbeddedRedis) -> None:
