@@ -14,6 +14,7 @@ from typing import Any
 
 from celery import Celery
 from kombu.connection import Connection
+from kombu.entity import Queue
 from kombu.messaging import Producer
 
 from docket_celery.config import Config
@@ -65,6 +66,7 @@ class Publisher:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._queues: dict[str, Queue] = {}
         self._unseen = LOOK_EVERY
         self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
@@ -144,7 +146,7 @@ class Publisher:
                 self._app.send_task(
                     task,
                     kwargs=kwargs,
-                    queue=queue_of(self._app, queue),
+                    queue=self._bound_queue(producer, queue),
                     producer=producer,
                     retry=False,
                     ignore_result=True,
@@ -165,8 +167,14 @@ class Publisher:
             self._producer = self._app.amqp.Producer(bounded_connection(self._app), auto_declare=False)
         return self._producer
 
+    def _bound_queue(self, producer: Producer, name: str) -> Queue:
+        """The queue as the producer's channel knows it: kombu would bind a copy of it for each message."""
+        if name not in self._queues:
+            self._queues[name] = queue_of(self._app, name)(producer.channel)
+        return self._queues[name]
+
     def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
+        producer, self._producer, self._queues = self._producer, None, {}
         if producer is not None:
             try:
                 producer.connection.collect()
