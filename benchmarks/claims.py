@@ -38,7 +38,11 @@ from docket_celery.storage.postgres.queries import Queries
 TENANTS = 1_000
 TTL = timedelta(minutes=10)
 Order = Literal["age", "tenants"]
-STATEMENTS: dict[Order, str] = {"age": "claim_due", "tenants": "claim_due_by_tenant"}
+STATEMENTS: dict[Order, tuple[str, str]] = {
+    "age": ("lease_ready", "CTE next"),
+    "tenants": ("claim_due_by_tenant", "CTE chosen"),
+}
+"""What leases one run in each order, and which part of its plan selects and locks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +154,18 @@ def _policy(order: Order, fraction: float) -> ClaimPolicy:
 def pages(url: str, order: Order) -> dict[str, int]:
     """Pages that one claim touches in all, and those of them that select and lock."""
     parameters = {
-        "now": None, "gate": "open", "interval": TTL, "slots": None, "limit": Int8(1), "ttl": TTL,
+        "now": None, "gate": "open", "demanded": False, "interval": TTL, "slots": None, "limit": Int8(1), "ttl": TTL,
         "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
         "fraction": Float8(random.random()), "cap": None, "ready_from": None, "claimed_from": None,
     }  # fmt: skip
-    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[STATEMENTS[order]]
+    statement, selecting = STATEMENTS[order]
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]
     with psycopg.connect(url, row_factory=dict_row) as connection:
         row = connection.execute(explain, parameters).fetchone()
         connection.rollback()
     assert row is not None
     plan = row["QUERY PLAN"][0]["Plan"]
-    (selection,) = [node for node in _nodes(plan) if node.get("Subplan Name") == "CTE chosen"]
+    (selection,) = [node for node in _nodes(plan) if node.get("Subplan Name") == selecting]
     return {"selection": _buffers(selection), "total": _buffers(plan)}
 
 

@@ -119,6 +119,17 @@ def test_a_refill_finds_at_its_next_full_look_what_lies_below_the_horizon(
     assert lease.run_id == "run-7"
 
 
+def test_a_lease_of_one_leaves_behind_what_it_has_walked_over(busy: Scene) -> None:
+    (first,) = busy.runs.claim_due(_refill()).leases
+    busy.runs._outlook = replace(busy.runs._outlook, looked_at=float("inf"))
+    before = busy.runs._outlook.horizon
+    leased = [busy.runs.claim_due(_refill()).leases[0].run_id for _ in range(3)]
+    assert [first.run_id, *leased] == ["run-0", "run-1", "run-2", "run-3"]
+    assert before.ready_from is not None
+    assert busy.runs._outlook.horizon.ready_from > before.ready_from
+    assert busy.runs._outlook.horizon.claimed_from == before.claimed_from
+
+
 def test_a_take_leaves_behind_what_it_has_walked_over(busy: Scene) -> None:
     policy = replace(_refill(), preference="ready")
     busy.runs.take_due(policy, token="full look")

@@ -218,38 +218,49 @@ _MOVING = {
 }  # fmt: skip
 
 
-def _given(statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """All that the statement names; NULL where `parameters` say nothing."""
-    return {name: parameters.get(name) for name in Queries("docket").numbered(statement).names}
+def _shortly(connection: psycopg.Connection[dict[str, Any]], statement: str, mode: str, **parts: Any) -> dict[str, Any]:
+    """The plan of a statement that moves or takes a run; NULL for what it names besides."""
+    names = Queries("docket").numbered(statement).names
+    return _plan(connection, statement, mode, {name: (_MOVING | _TAKING | parts).get(name) for name in names})
 
 
 def _looked_at(plan: dict[str, Any]) -> int:
     """Pages that a short look for a ready run has read."""
-    return sum(_buffers(node) for node in _nodes(plan) if node.get("Subplan Name") in ("CTE allowed", "CTE next"))
+    found = [node for node in _nodes(plan) if node.get("Subplan Name") in ("CTE overdue", "CTE free", "CTE next")]
+    return sum(map(_buffers, found))
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_taking_a_run_reads_partial_indexes_and_few_pages(
-    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+@pytest.mark.parametrize("statement", ["take_ready", "lease_ready", "commit_release_and_take"])
+def test_one_ready_run_is_found_by_partial_indexes_and_few_pages_and_locked_alone(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str, mode: str
 ) -> None:
     connection, _ = history
-    plan = _plan(connection, "take_ready", mode, _given("take_ready", _TAKING))
-    assert plan["Actual Rows"] == 1
-    assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
-    assert _looked_at(plan) <= 20
-
-
-@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_a_commit_that_takes_a_run_along_reads_partial_indexes_and_few_pages(
-    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
-) -> None:
-    connection, _ = history
-    statement = "commit_release_and_take"
-    plan = _plan(connection, statement, mode, _given(statement, _MOVING | _TAKING))
-    assert plan["Actual Rows"] == 1
+    plan = _shortly(connection, statement, mode)
     assert [node["Actual Rows"] for node in _nodes(plan) if node.get("Subplan Name") == "CTE hit"] == [1]
+    assert {node["Node Type"] for node in _reads(plan)} <= {"Index Scan", "Index Only Scan", "Bitmap Index Scan"}
     assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
     assert _looked_at(plan) <= 20
+    assert _locked(plan) == 1
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_lease_that_is_left_to_the_long_scan_locks_nothing_and_reads_few_pages(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+) -> None:
+    connection, _ = history
+    plan = _shortly(connection, "lease_ready", mode, preference="expired")
+    assert (plan["Actual Rows"], _locked(plan)) == (1, 0)
+    assert _buffers(plan) <= 30
+
+
+@pytest.mark.parametrize("statement", ["take_ready", "lease_ready"])
+def test_the_short_way_counts_no_more_claims_than_there_are_slots(
+    many_claims: psycopg.Connection[dict[str, Any]], statement: str
+) -> None:
+    plan = _shortly(many_claims, statement, "force_generic_plan", slots="8")
+    assert _buffers(plan) <= 50
+    assert _locked(plan) == 0
 
 
 @pytest.mark.parametrize("statement", ["commit_retain", "commit_release", "redeem_claim"])
@@ -257,6 +268,6 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
     history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str
 ) -> None:
     connection, _ = history
-    plan = _plan(connection, statement, "force_generic_plan", _given(statement, _MOVING))
+    plan = _shortly(connection, statement, "force_generic_plan")
     runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
     assert {node["Index Name"] for node in runs} == {"runs_pkey"}

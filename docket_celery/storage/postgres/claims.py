@@ -52,6 +52,8 @@ class PostgresClaims:
         parameters = {
             "now": policy.now or self._database.now(),
             "gate": "open" if demand is None else demand.gate,
+            "demanded": demand is not None,
+            "leaving": None,
             "interval": timedelta(0) if demand is None else bounded(demand.interval),
             "slots": None if demand is None else demand.slots,
             "limit": policy.limit,
@@ -78,13 +80,13 @@ class PostgresClaims:
     def _scan(self, policy: ClaimPolicy, parameters: dict[str, Any]) -> tuple[ClaimBatch, bool]:
         """One scan's outcomes, and whether it has none only because rivals were in its way."""
         statement = "claim_due_by_tenant" if policy.order == "tenants" else "claim_due"
-        gate = parameters["gate"]
+        gate, short = parameters["gate"], _is_short(policy)
         if gate in ("tick", "nudge") or parameters["now"] is not None:
             # These find everything. An instant on a pinned clock says nothing about the next one.
-            rows = self._look(statement, parameters, EVERYTHING)
+            rows = self._find(statement, parameters, EVERYTHING, short=short)
         else:
             horizon = self._outlook.begin(time.monotonic())
-            rows = self._look(statement, parameters, horizon)
+            rows = self._find(statement, parameters, horizon, short=short and horizon is not EVERYTHING)
             found_nothing = rows[0]["id"] is None and rows[0]["ready_from"] is not None
             worth_it = gate == "open" or self._outlook.allows_second_look(time.monotonic())
             if horizon is not EVERYTHING and found_nothing and worth_it:
@@ -93,6 +95,11 @@ class PostgresClaims:
             (clock,) = self._database.read("clock", {"now": parameters["now"]})
             return ClaimBatch(leases=(), poisoned=(), now=clock["now"], scanned=False), False
         return _batch(rows, policy), rows[0]["id"] is None and rows[0]["passed_by"]
+
+    def _find(self, statement: str, parameters: dict[str, Any], horizon: Horizon, *, short: bool) -> list[DictRow]:
+        """The same as `_look`; if `short`, by the short statement, unless there is more to weigh than it can."""
+        rows = self._look("lease_ready", parameters, horizon) if short else []
+        return rows if rows and rows[0]["scanned"] else self._look(statement, parameters, horizon)
 
     def _look(self, statement: str, parameters: dict[str, Any], horizon: Horizon) -> list[DictRow]:
         """The rows of one scan from `horizon` on; none when a nudge found the gate held. Leaves a new outlook."""
@@ -198,6 +205,12 @@ class PostgresClaims:
         if row is None:
             return "stale"
         return "poisoned" if row["poisoned"] else "rescheduled"
+
+
+def _is_short(policy: ClaimPolicy) -> bool:
+    """Whether the scan is for one lease in the order of age, and waits at no gate."""
+    gated = policy.demand is not None and policy.demand.gate != "refill"
+    return policy.limit == 1 and policy.delivery == "lease" and policy.order == "age" and not gated
 
 
 def _batch(rows: Sequence[DictRow], policy: ClaimPolicy) -> ClaimBatch:

@@ -114,6 +114,15 @@ locked AS MATERIALIZED (
     SELECT * FROM expired UNION ALL SELECT * FROM ready UNION ALL SELECT * FROM expired_besides
 )
 
+-- part: next_wake
+-- For whoever scans to be there in time.
+(
+    SELECT r.wake_at FROM {schema}.runs r
+    WHERE r.status = 'running' AND r.poisoned_at IS NULL
+      AND r.wake_at > (SELECT now FROM clock) AND r.wake_at <= (SELECT now FROM clock) + interval '1 hour'
+    ORDER BY r.wake_at LIMIT 1
+) AS next_wake_at
+
 -- part: outcomes
 -- What becomes of the rows that are locked by now, and the answer: one row for each, or one that only tells the time.
 chosen AS MATERIALIZED (
@@ -150,13 +159,7 @@ taken AS (
     RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed,
               r.claim_attempts, c.class, c.unredeemed, c.exhausted, c.eligible_at
 )
-SELECT clock.now, entered.yes AS scanned, (SELECT passed_by FROM shortfall) AS passed_by,
-       (
-           SELECT r.wake_at FROM {schema}.runs r
-           WHERE r.status = 'running' AND r.poisoned_at IS NULL
-             AND r.wake_at > (SELECT now FROM clock) AND r.wake_at <= (SELECT now FROM clock) + interval '1 hour'
-           ORDER BY r.wake_at LIMIT 1
-       ) AS next_wake_at,
+SELECT clock.now, entered.yes AS scanned, (SELECT passed_by FROM shortfall) AS passed_by, {next_wake},
        -- Before these two instants this scan knows of nothing alive.
        CASE WHEN (SELECT count FROM wanted) > 0 THEN coalesce((SELECT at FROM first_ready), clock.now) END AS ready_from,
        CASE WHEN entered.yes THEN coalesce((SELECT at FROM first_claim), clock.now) END AS claimed_from,

@@ -1,18 +1,26 @@
--- Taking a run: claimed and redeemed at once, by a slot that begins it. The frame of a scan is in scans.sql.
+-- One ready run in the order of age, the common case of a slot that asks for its next one: leased to it, or taken, which is
+-- claimed and redeemed at once. The frame of a scan is in scans.sql, and so is the long way for all other cases.
 
--- part: taking
--- The short way for the common case, one ready run in the order of age. `hit` has no row as soon as there is anything to
--- weigh: an expired claim whose turn it may be, attempts that are used up, a slot that is not free.
+-- part: own_clock
+-- Of a statement that does nothing else.
+clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
+)
+
+-- part: longest_ready
+-- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
+-- free. The claim on the run that is left with the same statement has ended.
 {slots},
-allowed AS MATERIALIZED (
-    SELECT (
-        %(preference)s::text IS NOT DISTINCT FROM 'ready' OR NOT EXISTS (
-            SELECT FROM {schema}.runs r
-            WHERE r.status = 'running' AND r.poisoned_at IS NULL
-              AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
-              AND r.claimed_at >= coalesce(%(claimed_from)s::timestamptz, '-infinity')
-        )
-    ) AND CASE
+overdue AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT FROM {schema}.runs r
+        WHERE r.status = 'running' AND r.poisoned_at IS NULL
+          AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
+          AND r.claimed_at >= coalesce(%(claimed_from)s::timestamptz, '-infinity')
+    ) AS yes
+),
+free AS MATERIALIZED (
+    SELECT CASE
         WHEN %(demanded)s::bool THEN (SELECT count FROM slots) > (
             SELECT count(*) FROM (
                 SELECT FROM {schema}.runs r
@@ -34,20 +42,55 @@ next AS MATERIALIZED (
     WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
       AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
     ORDER BY r.wake_at, r.id
-    LIMIT (SELECT yes::int FROM allowed)
+    LIMIT (
+        SELECT (f.yes AND (%(preference)s::text IS NOT DISTINCT FROM 'ready' OR NOT (SELECT yes FROM overdue)))::int
+        FROM free f
+    )
     FOR UPDATE SKIP LOCKED
-),
+)
+
+-- part: still_ready
+-- Attempts that are used up are for the long way. Inside CASE, so that the primary key is the only way to the row.
+r.id = (SELECT id FROM next)
+AND CASE
+    WHEN r.status = 'running' AND r.poisoned_at IS NULL AND r.claim_attempts < %(max_attempts)s::bigint
+    THEN r.wake_at <= (SELECT now FROM clock)
+    ELSE false
+END
+
+-- name: lease_ready
+-- Always one row. `scanned` is false where the long way has to decide; otherwise there is a lease in it, or nothing due,
+-- or no slot free.
+WITH
+{own_clock},
+{longest_ready},
+hit AS (
+    UPDATE {schema}.runs r
+    SET wake_at = NULL, claim_token = replace(gen_random_uuid()::text, '-', ''), claimed_at = (SELECT now FROM clock)
+    WHERE {still_ready}
+    RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed, r.claim_attempts,
+              'ready' AS class, false AS unredeemed, false AS exhausted
+)
+SELECT clock.now,
+       hit.id IS NOT NULL OR NOT free.yes OR NOT (EXISTS (SELECT FROM next) OR (SELECT yes FROM overdue)) AS scanned,
+       false AS passed_by, {next_wake},
+       -- Before it there is nothing alive in the class that was looked at. Without one, rivals may hold the first of them.
+       CASE WHEN free.yes THEN coalesce((SELECT wake_at FROM next), (
+           SELECT r.wake_at FROM {schema}.runs r
+           WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
+             AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
+           ORDER BY r.wake_at, r.id LIMIT 1
+       ), clock.now) END AS ready_from,
+       NULL::timestamptz AS claimed_from,
+       hit.*
+FROM clock CROSS JOIN free LEFT JOIN hit ON true;
+
+-- part: taking
 hit AS (
     UPDATE {schema}.runs r
     SET wake_at = NULL, claim_token = %(token)s::text, claimed_at = (SELECT now FROM clock), redeemed = true,
         claim_attempts = r.claim_attempts + 1
-    WHERE r.id = (SELECT id FROM next)
-      -- Inside CASE, so that the primary key is the only way to the row.
-      AND CASE
-          WHEN r.status = 'running' AND r.poisoned_at IS NULL AND r.claim_attempts < %(max_attempts)s::bigint
-          THEN r.wake_at <= (SELECT now FROM clock)
-          ELSE false
-      END
+    WHERE {still_ready}
     RETURNING r.*, (SELECT now FROM clock) AS now
 )
 
@@ -59,9 +102,10 @@ FROM hit r
 {gathered}
 
 -- name: take_ready
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
-),
+-- One row, or none where the long way has to decide.
+WITH
+{own_clock},
+{longest_ready},
 {taking}
 {taken};
 

@@ -108,6 +108,7 @@ moved AS (
 clock AS MATERIALIZED (
     SELECT now FROM moved
 ),
+{longest_ready},
 {taking}
 
 -- part: answered
