@@ -95,6 +95,11 @@ class Publisher:
         if after <= self._config.poll_interval:
             self._nudges.ask(after=after)
 
+    def flush(self) -> None:
+        """Sends at once the nudge that is set for later, if there is one."""
+        self._own_process()
+        self._nudges.flush()
+
     def tick(self, task: str = DISPATCH) -> bool:
         """Sends what beat would send: a tick, or a time of pruning. False when it did not go out."""
         return self._send(task, self._config.tick_queue, {}, expires=STALE)

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, celeryd_init
+from celery.signals import beat_init, celeryd_init, worker_process_shutdown
 from celery.utils.text import str_to_list
 
 from docket_celery.client import Client
@@ -73,6 +73,7 @@ class Docket(Client):
             app.on_after_finalize.connect(self._finalized_later, weak=False)
         beat_init.connect(self._beat_starts)
         celeryd_init.connect(self._worker_starts)
+        worker_process_shutdown.connect(self._pool_process_ends)
 
     @staticmethod
     def of(app: Celery) -> Docket | None:
@@ -194,6 +195,11 @@ class Docket(Client):
                 make_known(instance.app, self.config)
         except ConfigError as error:
             raise SystemExit(f"docket_celery: {error}") from error
+
+    def _pool_process_ends(self, **_signal: Any) -> None:
+        """Its threads end with it, and nothing else of an interpreter's exit happens there."""
+        if "publisher" in vars(self):
+            self.publisher.flush()
 
     def _finalized(self, app: Celery) -> None:
         configure(app, self)

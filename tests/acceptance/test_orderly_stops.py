@@ -114,6 +114,27 @@ def test_a_lease_that_a_stopping_worker_has_not_begun_is_given_back(fleet: Fleet
     fleet.assert_invariants()
 
 
+@pytest.mark.parametrize("settings", [{**NO_RESCUE, "docket_poll_interval": 3_600}])
+@pytest.mark.parametrize("pool", POOLS)
+def test_nudges_that_reach_a_stopping_worker_wake_the_next_one(fleet: Fleet, pool: str) -> None:
+    """Without beat: nothing else would find these runs."""
+    worker = fleet.worker("w1", pool=pool, concurrency=1)
+    held = fleet.start(line("gate1"))
+    eventually(lambda: fleet.executions(held))
+    runs = [fleet.start(line("s1", name=f"line{number}")) for number in range(3)]
+    worker.signal(signal.SIGTERM)
+    eventually(lambda: "Warm shutdown" in fleet.log_of("w1"))
+    fleet.open_gate("gate1")
+    assert worker.wait(20.0)
+    assert fleet.docket.fetch_run(held.id).status is RunStatus.DONE
+    assert [fleet.executions(run) for run in runs] == [0, 0, 0]
+    fleet.worker("w2", concurrency=1)
+    for run in runs:
+        assert fleet.finish(run).status is RunStatus.DONE
+        assert fleet.executions(run) == 1
+    fleet.assert_invariants()
+
+
 def test_a_run_cancelled_while_its_worker_stops_is_cancelled_and_the_worker_leaves(fleet: Fleet) -> None:
     worker = fleet.worker("w1", concurrency=1)
     fleet.beat()

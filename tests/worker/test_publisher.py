@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.signals import worker_process_shutdown
 from kombu import Queue
 from support.apps import a_docket
 
 from docket_celery import Docket
 from docket_celery.embedded.redis import EmbeddedRedis
 from docket_celery.storage.contracts.claims import Lease
+from docket_celery.worker import nudges
 from docket_celery.worker.messages import to_message
 from docket_celery.worker.publisher import DISPATCH, ENOUGH, LOOK_EVERY, VEHICLE
 
@@ -124,6 +126,18 @@ def test_nudges_of_one_moment_are_one_message_at_once_and_one_at_the_end(docket:
         for _ in range(2):
             simple.get(timeout=10.0).ack()
     assert _received(docket, "docket") == []
+
+
+def test_a_pool_process_that_ends_sends_the_nudge_that_it_has_set_for_later(
+    docket: Docket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nudges, "SHORTEST", 3_600.0)
+    for _ in range(2):
+        docket.publisher.wake()
+    assert len(_received(docket, "docket")) == 1
+    for _ in range(2):
+        worker_process_shutdown.send(sender=None, pid=1, exitcode=0)
+    assert len(_received(docket, "docket")) == 1
 
 
 def test_a_tick_is_what_beat_would_send(docket: Docket) -> None:
