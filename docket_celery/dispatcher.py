@@ -57,9 +57,12 @@ class Dispatcher:
         """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
         return self._dispatch(self._single())
 
-    def refill(self) -> Taken | None:
-        """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due."""
-        request = self.request()
+    def refill(self, request: TakeRequest | None = None) -> Taken | None:
+        """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due.
+
+        `request` is one that has been made already and went unanswered: the turn of its class is not over.
+        """
+        request = request or self.request()
         for _ in range(MOST_REPEATS):
             taken = self._engine.storage.runs.take_due(request.policy, token=request.token)
             self.tell(taken.batch)

@@ -239,10 +239,11 @@ class Vehicle:
             orphan_ttl=lease.orphan_ttl,
             commit_id=self._engine.ids.token(),
         )
-        take = None if isinstance(write.schedule, Retain) else drain.succession.ask()
-        drain.succession.asked_at = drain.monotonic()
-        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=take))
-        drain.succession.taken = done.taken
+        slot = drain.succession
+        slot.asked = None if isinstance(write.schedule, Retain) else slot.ask()
+        slot.asked_at = drain.monotonic()
+        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=slot.asked))
+        slot.taken = done.taken
         drain.moved(done, moment.run.checkpoint_seq)
         return moment
 

@@ -20,16 +20,19 @@ def nobody() -> None:
 
 @dataclass(slots=True)
 class Succession:
-    """One slot's. A vehicle asks and notes who came; whoever keeps the slot at work drives that run next.
+    """One slot's. A vehicle asks and notes who came; whoever keeps the slot at work drives that run next, or asks again
+    by itself.
 
     ask       what to send along with the commit that ends a drain; None when the slot is not to go on
-    taken     the run that came along with the latest such commit, until it is driven
-    asked_at  when it was asked for, in monotonic seconds
+    asked     what was sent along with the latest such commit
+    asked_at  when, in monotonic seconds
+    taken     the run that came along, until it is driven
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
-    taken: Taken | None = None
+    asked: TakeRequest | None = None
     asked_at: float = 0.0
+    taken: Taken | None = None
 
     def pop(self) -> Taken | None:
         """Who came along, once."""
