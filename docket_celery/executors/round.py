@@ -103,11 +103,12 @@ class Round:
         return self._unheard | self._occupied()
 
     def _settle(self, index: int, result: AttemptResult, *, goes_on: bool) -> None:
-        _, helper = self._running.pop(index)
+        """A helper that is done with one plain attempt comes for the next by itself; a loop may be slow to close."""
+        attempt, helper = self._running.pop(index)
         self._results[index] = result
         if goes_on:
             self._unheard.add(helper)
-        if helper in self._unheard and helper not in self._occupied():
+        if (goes_on or attempt.node.is_async) and helper not in self._occupied():
             self._helpers.discard(helper)
 
     def _wanted(self) -> int:

@@ -249,3 +249,14 @@ def test_whoever_waits_is_told_of_room_that_no_deadline_announces(time: Time) ->
     round.report(1, Returned(value=1))
     assert round.needs_attention
     assert len(round.advance()) == 1
+
+
+def test_a_loop_that_is_slow_to_close_holds_nobody_up(time: Time) -> None:
+    round = round_of([*coroutines(1), *plain(1)], time)
+    (slow,) = round.advance()
+    end(round, round.take(slow))
+    assert round.needs_attention
+    (other,) = round.advance()
+    end(round, round.take(other))
+    assert round.is_over
+    assert round.close() == set()
