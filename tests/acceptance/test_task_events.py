@@ -58,6 +58,7 @@ def monitor(fleet: Fleet) -> Iterator[Monitor]:
         yield monitor
 
 
+@pytest.mark.parametrize("settings", [{"docket_orphan_ttl": 120}])
 def test_a_vehicle_shows_graph_run_and_attempt_and_its_outcome_as_the_result(fleet: Fleet, monitor: Monitor) -> None:
     run = fleet.start(line("s1", name="order"))
     leases = fleet.docket.storage.runs.claim_due(a_scan(limit=1)).leases
