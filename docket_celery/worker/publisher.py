@@ -159,6 +159,9 @@ class Publisher:
                     serializer="json",
                     compression=None,
                     delivery_mode=2,
+                    # Said, so that the limits are those of the worker's configuration: Celery would send the sender's.
+                    time_limit=None,
+                    soft_time_limit=None,
                     **options,
                 )
             except Exception as error:

@@ -84,6 +84,14 @@ def test_a_message_is_json_without_countdown_and_shows_no_token(docket: Docket) 
     assert "token" not in message.headers["kwargsrepr"] + message.headers["argsrepr"]
 
 
+def test_no_message_carries_the_senders_time_limits(docket: Docket) -> None:
+    docket.publisher([_lease()])
+    docket.publisher.wake()
+    docket.publisher.tick()
+    messages = [*_received(docket, "docket"), *_received(docket, "docket.ticks")]
+    assert [list(message.headers["timelimit"]) for message in messages] == [[None, None]] * 3
+
+
 def test_a_nudge_is_a_vehicle_message_that_brings_no_lease(docket: Docket) -> None:
     docket.publisher.wake()
     (message,) = _received(docket, "docket")
