@@ -44,6 +44,9 @@ lease_refused = Signal(name="lease_refused", providing_args={"run_id", "reason"}
 """A vehicle message had nothing to redeem: it came twice, or late. Harmless."""
 
 
+_OF_MOMENTS = (moment_committed, run_started, node_failed, run_waiting, run_finished)
+
+
 def are_received(sender: object, moment: Moment) -> bool:
     """Whether somebody listens to what goes out with this moment's run; a `NeedsValues` once its sender is given."""
     return any(signal.has_listeners(sender) for signal, _ in _outgoing(moment))
@@ -53,7 +56,7 @@ def send(sender: object, fact: Fact) -> None:
     """Tells the receivers of a fact; a `Hook` once its sender is given."""
     match fact:
         case MomentCommitted(moment=moment, tenant=tenant):
-            if moment.run.unread:
+            if moment.run.unread or not any(signal.receivers for signal in _OF_MOMENTS):
                 # Nobody listened before the commit; who has connected since hears of what comes next.
                 return
             for signal, rest in _outgoing(moment):

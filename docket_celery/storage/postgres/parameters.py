@@ -20,6 +20,7 @@ from docket_celery.run.values import encode
 from docket_celery.storage.contracts.values import InitialRun, Scope, check_name
 
 _LONGEST_DELAY: Final = timedelta(seconds=LONGEST_DELAY)
+_NO_CHANGES: Final = dict.fromkeys(("replaced_names", "replaced_values", "appended_names", "appended_items"), "{}")
 
 
 def seen_by(scope: Scope) -> str | None:
@@ -123,6 +124,8 @@ def of_run(run: Run, checkpoint_type: CheckpointType) -> dict[str, Any]:
 
 def of_changes(changes: Sequence[Change]) -> dict[str, Any]:
     """Parameters of the fields that differ."""
+    if not changes:
+        return _NO_CHANGES
     replaced = [change for change in changes if isinstance(change, Replaced)]
     appended = [change for change in changes if isinstance(change, Appended)]
     return {

@@ -48,10 +48,13 @@ def statements() -> Iterator[tuple[str, str]]:
 
 def statement_for(kind: Kind, changes: Sequence[Change], events: Sequence[Event]) -> str:
     """The name of the one that writes just what a transition needs."""
+    length = "" if _are_few(events) else "_at_length"
+    if not changes:
+        return f"commit_{kind}{length}"
     replacing = any(isinstance(change, Replaced) for change in changes)
     appending = any(isinstance(change, Appended) for change in changes)
-    written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
-    return f"commit_{kind}{written[replacing, appending]}{'' if _are_few(events) else '_at_length'}"
+    written = {(True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
+    return f"commit_{kind}{written[replacing, appending]}{length}"
 
 
 def of_transition(
