@@ -15,7 +15,9 @@ from support.scene import RETAIN, Scene
 from docket_celery.errors import EventConflict, InactiveRun, StaleFence, StoreUnavailable
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.runtime.mutations import cancel
-from docket_celery.storage.contracts.values import SYSTEM, Commit, MutationDecision, NoChange
+from docket_celery.storage.contracts.claims import Redeemed
+from docket_celery.storage.contracts.taking import TakeRequest
+from docket_celery.storage.contracts.values import SYSTEM, Commit, MutationDecision, NoChange, Release
 
 
 def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
@@ -224,3 +226,26 @@ def test_an_expired_claim_is_stolen_by_exactly_one_of_many(place: Scene) -> None
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(steal, range(8))) == 1
+
+
+def test_a_run_that_moved_on_while_a_commit_waited_does_not_come_along_with_its_old_values(
+    place: Scene, beside: psycopg.Connection
+) -> None:
+    place.start("leaving")
+    token = place.hold()
+    place.clock.advance(1)
+    place.start("moving", fields={"n": 1})
+    end = a_commit(place.run("leaving"), token, at=place.now, status=RunStatus.DONE)
+    wanted = TakeRequest(policy=a_scan(limit=1), token="next")
+    with ThreadPoolExecutor(1) as pool:
+        with beside.transaction():
+            beside.execute("SELECT FROM runs WHERE id = 'leaving' FOR UPDATE")
+            commit = pool.submit(lambda: place.runs.commit(SYSTEM, end, take=wanted))
+            with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+                _wait_for_lock_wait(watch)
+            place.runs.take_due(a_scan(limit=1), token="rival")
+            place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
+        assert commit.result(timeout=10).taken is None
+    claim = place.runs.take_due(wanted.policy, token=wanted.token).claim
+    assert isinstance(claim, Redeemed)
+    assert (claim.run, claim.run.fields) == (place.run("moving"), {"n": 2})

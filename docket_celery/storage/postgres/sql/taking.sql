@@ -91,6 +91,11 @@ hit AS (
     SET wake_at = NULL, claim_token = %(token)s::text, claimed_at = (SELECT now FROM clock), redeemed = true,
         claim_attempts = r.claim_attempts + 1
     WHERE {still_ready}
+      -- The row is locked in its newest version, but its values are read under the snapshot of the statement, which is old
+      -- when the commit has waited for its own row. A run that moved on in between is left to the next look.
+      AND (r.checkpoint_seq = (
+          SELECT seen.checkpoint_seq FROM {schema}.runs seen WHERE seen.id = (SELECT id FROM next)
+      )) IS TRUE
     RETURNING r.*, (SELECT now FROM clock) AS now
 )
 
