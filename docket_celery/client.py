@@ -299,10 +299,11 @@ class Client(ABC):
                 if taken is None:
                     slot.asked_at = self.engine.clock.monotonic()
                     taken = self.storage.runs.take_due(wanted.policy, token=wanted.token)
+                    slot.heard_at = self.engine.clock.monotonic()
                 if taken.claim is not None:
                     drained += 1
                     try:
-                        vehicle.drive(taken, asked_at=slot.asked_at, succession=slot)
+                        vehicle.drive(taken, asked_at=slot.asked_at, heard_at=slot.heard_at, succession=slot)
                     except Exception as error:
                         crash = crash or error
                 elif not taken.batch.poisoned:

@@ -121,15 +121,17 @@ class Shift:
             return taken
         slot.asked_at = self._engine.clock.monotonic()
         try:
-            return self._dispatcher.refill(slot.asked)
+            taken = self._dispatcher.refill(slot.asked)
         except StoreError:
             logger.warning("the slot could not claim its next run", exc_info=True)
             return None
+        slot.heard_at = self._engine.clock.monotonic()
+        return taken
 
     def _carried(self, taken: Taken, slot: Succession) -> bool:
         """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""
         try:
-            self._vehicle.drive(taken, asked_at=slot.asked_at, succession=slot)
+            self._vehicle.drive(taken, asked_at=slot.asked_at, heard_at=slot.heard_at, succession=slot)
         except Exception:
             (lease,) = taken.batch.leases
             logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)

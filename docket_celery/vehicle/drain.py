@@ -89,13 +89,13 @@ class Drain:
         """The claim is worth renewing for the next `seconds`."""
         self.held.until = self.monotonic() + seconds
 
-    def redeemed(self, claim: Redeemed) -> None:
-        """Takes over what the redemption said."""
+    def redeemed(self, claim: Redeemed, heard_at: float | None = None) -> None:
+        """Takes over what the redemption said; `heard_at` is when, in monotonic seconds, if not just now."""
         self.checkpoint_seq = claim.run.checkpoint_seq
         self.claim_attempt = claim.claim_attempt
         self.inbox_seq = claim.inbox_seq
         self.held.renewed_at = float("-inf")
-        self._hear(claim.now, claim.claimed_at)
+        self._hear(claim.now, claim.claimed_at, heard_at)
 
     def moved(self, done: Committed, checkpoint_seq: int) -> None:
         """Takes over what a commit said."""
@@ -120,9 +120,9 @@ class Drain:
             self.pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def _hear(self, now: datetime, claimed_at: datetime | None) -> None:
-        """A reading of the database clock, taken between sending the call and now."""
-        self._heard_now, self._heard_at = now, self.monotonic()
+    def _hear(self, now: datetime, claimed_at: datetime | None, heard_at: float | None = None) -> None:
+        """A reading of the database clock, taken between sending the call and its answer."""
+        self._heard_now, self._heard_at = now, self.monotonic() if heard_at is None else heard_at
         if claimed_at is not None:
             self.claimed_at = claimed_at
             renewed_at = self._sent_at - (now - claimed_at).total_seconds()

@@ -79,10 +79,12 @@ class Vehicle:
         drain = self._new_drain(lease, self._engine.ids.token(), self._engine.clock.monotonic(), succession)
         return self._to_its_end(drain, lambda: self._redeem(drain))
 
-    def drive(self, taken: Taken, *, asked_at: float, succession: Succession | None = None) -> Outcome:
-        """The same for a run that was taken, so claimed and redeemed in one; `asked_at` is when that was asked for, in
-        monotonic seconds. One that has waited for long since, unrenewed, is given back unbegun. Without a claim there
-        is nothing to drive: `ValueError`.
+    def drive(
+        self, taken: Taken, *, asked_at: float, heard_at: float | None = None, succession: Succession | None = None
+    ) -> Outcome:
+        """The same for a run that was taken, so claimed and redeemed in one; `asked_at` is when that was asked for and
+        `heard_at`, unless it is now, when the answer came, in monotonic seconds. One that has waited for long since,
+        unrenewed, is given back unbegun. Without a claim there is nothing to drive: `ValueError`.
         """
         claim = taken.claim
         if claim is None:
@@ -91,7 +93,7 @@ class Vehicle:
         drain = self._new_drain(lease, lease.claim_token, asked_at, succession)
         if drain.monotonic() - asked_at > lease.orphan_ttl.total_seconds() / 3:
             return self._to_its_end(drain, lambda: self._hand_backs.release(drain, TOO_LATE, at_once=True))
-        return self._to_its_end(drain, lambda: self._begin(drain, claim))
+        return self._to_its_end(drain, lambda: self._begin(drain, claim, heard_at))
 
     def _new_drain(self, lease: Lease, token: str, began: float, succession: Succession | None) -> Drain:
         engine = self._engine
@@ -131,10 +133,10 @@ class Vehicle:
             return self._begin(drain, error)
         return self._begin(drain, claim)
 
-    def _begin(self, drain: Drain, claim: Redeemed | CorruptRecord) -> Outcome:
+    def _begin(self, drain: Drain, claim: Redeemed | CorruptRecord, heard_at: float | None = None) -> Outcome:
         if isinstance(claim, CorruptRecord):
             return self._hand_backs.abandon(drain, message_of(claim))
-        drain.redeemed(claim)
+        drain.redeemed(claim, heard_at)
         drain.busy_for(LOAD_LIMIT)
         with holding(self._engine.renewer, drain.held):
             return self._load(drain, claim.run)
@@ -243,7 +245,7 @@ class Vehicle:
         slot.asked = None if isinstance(write.schedule, Retain) else slot.ask()
         slot.asked_at = drain.monotonic()
         done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=slot.asked))
-        slot.taken = done.taken
+        slot.taken, slot.heard_at = done.taken, drain.monotonic()
         drain.moved(done, moment.run.checkpoint_seq)
         return moment
 

@@ -26,12 +26,14 @@ class Succession:
     ask       what to send along with the commit that ends a drain; None when the slot is not to go on
     asked     what was sent along with the latest such commit
     asked_at  when, in monotonic seconds
+    heard_at  when the answer came
     taken     the run that came along, until it is driven
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
     asked: TakeRequest | None = None
     asked_at: float = 0.0
+    heard_at: float = 0.0
     taken: Taken | None = None
 
     def pop(self) -> Taken | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 from support.faults import Fault, unreachable
 from support.rig import Rig
 
-from docket_celery import START, Graph
+from docket_celery import START, Graph, Sleep
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
 from docket_celery.run.document import RunStatus
@@ -266,6 +267,20 @@ def test_who_came_along_and_waited_too_long_is_given_back_unbegun(published: Pub
     shift.work(rig.lease())
     assert rig.info("run-2").claim_attempts == 0
     assert statuses(rig, 3) == ["done"] * 3
+
+
+def test_the_time_that_hooks_take_before_who_came_along_begins_is_not_lost(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick())
+    rig.start(quick("timer", lambda: Sleep(10)))
+
+    def is_slow(fact: object) -> None:
+        if isinstance(fact, DrainFinished) and fact.run_id == "run-1":
+            rig.advance(5)
+
+    rig.engine.hooks.add(is_slow)
+    a_shift(rig, published).work(rig.lease())
+    assert rig.info("run-2").wake_at == rig.clock.now() + timedelta(seconds=10)
 
 
 def test_a_database_that_is_away_for_the_first_lease_ends_the_shift(published: Published) -> None:
