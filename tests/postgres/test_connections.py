@@ -21,7 +21,7 @@ from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
-from docket_celery.storage.postgres import open_storage, run_store
+from docket_celery.storage.postgres import open_storage, run_store, sessions
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.testing import ManualClock, SequentialIds
 
@@ -177,6 +177,24 @@ def test_a_connection_that_was_cut_while_it_was_opened_is_asked_for_again(
     monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connect))
     assert place.run().id == "run-1"
     assert cut == ["once"]
+
+
+def test_a_connection_that_is_cut_right_after_it_was_opened_has_failed_to_open(
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    original = sessions.is_pooled
+
+    def cut(session: Session) -> bool:
+        beside.execute("SELECT pg_terminate_backend(%s)", [session.info.backend_pid])
+        return original(session)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions, "is_pooled", cut)
+        _cut_all_others(beside)
+        with pytest.raises(StoreUnavailable, match="terminating connection"):
+            place.run()
+    assert place.run().id == "run-1"
 
 
 def test_a_mutation_that_the_server_ended_while_its_process_stood_still_is_made_again(

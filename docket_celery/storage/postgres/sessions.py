@@ -54,7 +54,9 @@ logging.getLogger("psycopg.pool").addFilter(_SaidAnyway())
 
 
 class Session(psycopg.Connection[DictRow]):
-    """A connection that says why it could not be opened: a pool connects elsewhere and tells only that it waited."""
+    """A connection that says why it could not be opened: a pool connects elsewhere and tells only that it waited. It is
+    open once it is ours: a pooler accepts us while its server is down.
+    """
 
     last_failure: tuple[float, str] | None = None
     home: ConnectionPool[Self] | None = None
@@ -67,11 +69,16 @@ class Session(psycopg.Connection[DictRow]):
 
     @classmethod
     def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        session = None
         try:
-            return super().connect(*args, **kwargs)
+            session = super().connect(*args, **kwargs)
+            _configure(session)
         except psycopg.Error as error:
             cls.last_failure = time.monotonic(), str(error)
+            if session is not None:
+                session.close()
             raise
+        return session
 
 
 class Sessions:
@@ -139,7 +146,6 @@ class Sessions:
             self._url,
             connection_class=type("PooledSession", (Session,), {}),
             kwargs=self._options,
-            configure=_configure,
             min_size=0,
             max_size=self._max_connections,
             open=False,
@@ -170,11 +176,9 @@ class Sessions:
 
     def _connect(self, pool: ConnectionPool[Session]) -> Session:
         try:
-            session = pool.connection_class.connect(self._url, **self._options)
+            return pool.connection_class.connect(self._url, **self._options)
         except psycopg.Error as error:
             raise self.unavailable(str(error)) from error
-        _configure(session)
-        return session
 
 
 def describe(url: str) -> str:
