@@ -184,6 +184,10 @@ $$;
 CREATE TRIGGER runs_are_all_forgotten AFTER TRUNCATE ON {schema}.runs
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.forget_all_runs();
 
+-- Asked of whoever makes a trigger, not of whoever sets it off: with this right, a trigger on a table of one's own would
+-- remove what belongs to any run.
+REVOKE EXECUTE ON FUNCTION {schema}.forget_runs, {schema}.forget_all_runs FROM PUBLIC;
+
 CREATE TABLE {schema}.worker_slots (
     worker     text COLLATE "C" PRIMARY KEY CHECK (length(worker) BETWEEN 1 AND 255),
     slots      integer NOT NULL CHECK (slots >= 0),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
 from docket_celery.client import TenantClient
@@ -95,6 +95,9 @@ def test_a_worker_needs_only_to_read_and_change_rows(admin: psycopg.Connection, 
     url = _as(empty_postgres_url, WORKER)
     migrate.check(url, SCHEMA)
     _work(_client(url, SCHEMA))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("DELETE FROM {}.runs").format(schema))
+        assert connection.execute(sql.SQL("SELECT FROM {}.run_events").format(schema)).fetchall() == []
 
 
 def test_a_worker_works_where_new_functions_are_nobodys_by_default(
@@ -111,3 +114,26 @@ def test_a_role_without_rights_is_told_so(admin: psycopg.Connection, empty_postg
         migrate.check(url, SCHEMA)
     with pytest.raises(StoreUnavailable, match="permission denied"):
         _client(url, SCHEMA).list_runs()
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [
+        ("forget_runs", "AFTER DELETE ON mine REFERENCING OLD TABLE AS gone"),
+        ("forget_all_runs", "AFTER TRUNCATE ON mine"),
+    ],
+)
+def test_nobody_can_borrow_the_owners_rights_through_a_trigger_of_his_own(
+    admin: psycopg.Connection, empty_postgres_url: str, function: str, event: str
+) -> None:
+    migrate.upgrade(empty_postgres_url, SCHEMA)
+    schema, worker = sql.Identifier(SCHEMA), sql.Identifier(WORKER)
+    admin.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, worker))
+    with psycopg.connect(_as(empty_postgres_url, WORKER), autocommit=True) as other:
+        other.execute("CREATE TEMPORARY TABLE mine (id text)")
+        with pytest.raises(errors.InsufficientPrivilege, match=function):
+            other.execute(
+                sql.SQL("CREATE TRIGGER t {} FOR EACH STATEMENT EXECUTE FUNCTION {}.{}()").format(
+                    sql.SQL(event), schema, sql.SQL(function)
+                )
+            )
