@@ -121,7 +121,7 @@ class Shift:
             return taken
         slot.asked_at = self._engine.clock.monotonic()
         try:
-            taken = self._dispatcher.refill(slot.asked)
+            taken = self._dispatcher.refill(slot.unmet())
         except StoreError:
             logger.warning("the slot could not claim its next run", exc_info=True)
             return None

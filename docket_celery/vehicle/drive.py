@@ -242,10 +242,11 @@ class Vehicle:
             commit_id=self._engine.ids.token(),
         )
         slot = drain.succession
-        slot.asked = None if isinstance(write.schedule, Retain) else slot.ask()
-        slot.asked_at = drain.monotonic()
-        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=slot.asked))
+        asked = None if isinstance(write.schedule, Retain) else slot.ask()
+        slot.asked, slot.asked_at = None, drain.monotonic()
+        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=asked))
         slot.taken, slot.heard_at = done.taken, drain.monotonic()
+        slot.asked = asked if done.taken is None else None
         drain.moved(done, moment.run.checkpoint_seq)
         return moment
 

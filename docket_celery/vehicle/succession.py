@@ -24,8 +24,9 @@ class Succession:
     by itself.
 
     ask       what to send along with the commit that ends a drain; None when the slot is not to go on
-    asked     what was sent along with the latest such commit
-    asked_at  when, in monotonic seconds
+    asked     what was sent along with the latest such commit, if that answered that nobody came: so its token, which is
+              asked with once more, holds no run yet
+    asked_at  when the latest was sent, in monotonic seconds
     heard_at  when the answer came
     taken     the run that came along, until it is driven
     """
@@ -40,6 +41,11 @@ class Succession:
         """Who came along, once."""
         taken, self.taken = self.taken, None
         return taken
+
+    def unmet(self) -> TakeRequest | None:
+        """What was asked for along with a commit and brought nobody, once."""
+        asked, self.asked = self.asked, None
+        return asked
 
 
 def give_back(slot: Succession, runs: RunStore) -> None:

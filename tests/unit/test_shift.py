@@ -269,6 +269,16 @@ def test_who_came_along_and_waited_too_long_is_given_back_unbegun(published: Pub
     assert statuses(rig, 3) == ["done"] * 3
 
 
+def test_no_two_runs_of_a_slot_are_held_under_one_token(published: Published) -> None:
+    rig = Rig(max_in_flight=10)
+    for name in ("one", "two", "three", "four"):
+        rig.start(quick(name))
+    # Of those that crash, the claim is still out when the slot goes on.
+    rig.graphs.plan("fetch_graph", None, *[Fault(error=NotFound("gone"))] * 2)
+    a_shift(rig, published).work(rig.lease())
+    assert len({held.run_id for held in rig.holds.seen}) == len({held.token for held in rig.holds.seen}) == 4
+
+
 def test_the_time_that_hooks_take_before_who_came_along_begins_is_not_lost(published: Published) -> None:
     rig = Rig()
     rig.start(quick())
