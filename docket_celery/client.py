@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from docket_celery.compiler import canonical, graph_hash, publishable, verify
+from docket_celery.draining import drain_due
 from docket_celery.engine import Engine
 from docket_celery.errors import (
     AwaitTimeout,
@@ -34,10 +35,8 @@ from docket_celery.run.moment import Moment
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
 from docket_celery.runtime.mutations import cancel, check_reason, forced_cancel, resolve_interrupt
 from docket_celery.starting import start_many, start_one
-from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.rules import forced_cancel_event
-from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
     SYSTEM,
     Commit,
@@ -52,8 +51,6 @@ from docket_celery.storage.contracts.values import (
     check_name,
 )
 from docket_celery.telemetry.hook import MomentCommitted
-from docket_celery.vehicle import Vehicle
-from docket_celery.vehicle.succession import Succession, give_back
 
 FIRST_POLL, SLOWEST_POLL = 0.01, 0.5
 """Seconds between two looks of `await_run`; the pause doubles from the first to the second."""
@@ -282,36 +279,7 @@ class Client(ABC):
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidInput(f"limit must be a whole number from 1 on or None, got {limit!r}")
-        config = self.engine.config
-        policy = ClaimPolicy(limit=1, orphan_ttl=self.engine.orphan_ttl, max_claim_attempts=config.max_claim_attempts)
-        vehicle = Vehicle(self.engine)
-        drained = 0
-        crash: Exception | None = None
-
-        def request() -> TakeRequest | None:
-            wanted = limit is None or drained < limit
-            return TakeRequest(policy=policy, token=self.engine.ids.token()) if wanted else None
-
-        slot = Succession(request)
-        try:
-            while (wanted := request()) is not None:
-                taken = slot.pop()
-                if taken is None:
-                    slot.asked_at = self.engine.clock.monotonic()
-                    taken = self.storage.runs.take_due(wanted.policy, token=wanted.token)
-                if taken.claim is not None:
-                    drained += 1
-                    try:
-                        vehicle.drive(taken, asked_at=slot.asked_at, succession=slot)
-                    except Exception as error:
-                        crash = crash or error
-                elif not taken.batch.poisoned:
-                    break
-        finally:
-            give_back(slot, self.storage.runs)
-        if crash is not None:
-            raise crash
-        return drained
+        return drain_due(self.engine, limit=limit)
 
     def prune(
         self,
