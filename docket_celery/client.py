@@ -1,7 +1,7 @@
 """The verbs: what an application and an operator do with graphs and runs.
 
 Everything here works from the stored document alone: starting, answering and cancelling need none of the node code.
-A verb that makes a run due wakes the dispatcher once the change is durable; the broker may be down all the same.
+A verb that makes a run due nudges the fleet once the change is durable; the broker may be down all the same.
 """
 
 from __future__ import annotations
@@ -166,14 +166,14 @@ class Client(ABC):
         """Starts a run for each input in one statement: all of them or, after any error, none.
 
         `keys` go with the inputs one by one, and `connection` is what it is for `start_run`. An input or key that does
-        not fit is named by its index. The runs come back in the order of the inputs, and the dispatcher is nudged once.
+        not fit is named by its index. The runs come back in the order of the inputs, and the fleet is nudged once.
         """
         scope = self._scope()
         plan = self._plan(scope, self._version(scope, graph))
         return start_many(self.engine, scope, plan, tuple(inputs), keys=keys, connection=connection)
 
     def wake(self) -> None:
-        """Nudges the dispatcher, bounded and best effort: after the commit of a transaction that a start has joined."""
+        """Nudges the fleet, bounded and best effort: after the commit of a transaction that a start has joined."""
         self.engine.waker.wake()
 
     def fetch_run(self, run_id: str) -> Run:

@@ -97,7 +97,7 @@ class PostgresClaims:
         return _batch(rows, policy), rows[0]["id"] is None and rows[0]["passed_by"]
 
     def _find(self, statement: str, parameters: dict[str, Any], horizon: Horizon, *, short: bool) -> list[DictRow]:
-        """The same as `_look`; if `short`, by the short statement, unless there is more to weigh than it can."""
+        """As `_look`; if `short`, by the short statement first, which may leave the decision to the long one."""
         rows = self._look("lease_ready", parameters, horizon) if short else []
         return rows if rows and rows[0]["scanned"] else self._look(statement, parameters, horizon)
 

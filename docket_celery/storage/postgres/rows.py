@@ -47,8 +47,9 @@ def tenant_of(row: DictRow) -> str | None:
 
 
 def run_of(row: DictRow) -> Run:
-    """A run from its row with its values gathered in arrays; those that are missing there are unread. Raises
-    `CorruptRecord`."""
+    """A run from its row, with its values gathered in arrays; those that are NULL there are unread. Raises
+    `CorruptRecord`.
+    """
     try:
         state = decode_state(row["state"])
         unread = _unread(row)
@@ -94,7 +95,7 @@ def bare_run_of(row: DictRow) -> Run:
 
 
 def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:
-    """Values of the run, from a row for each field with its value and its chunks. Raises `CorruptRecord`."""
+    """Values of the run by name, from one row per field, with its value and its chunks. Raises `CorruptRecord`."""
     values: dict[str, JsonValue] = {}
     try:
         for row in rows:
@@ -108,7 +109,7 @@ def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:
 
 
 def _unread(row: DictRow) -> frozenset[str]:
-    """Names of the fields whose value, or chunks, are not there."""
+    """Names of the fields whose value or chunks are NULL."""
     if None not in row["field_values"] and None not in row["chunk_items"]:
         return frozenset()
     names, texts = (*row["field_names"], *row["chunk_names"]), (*row["field_values"], *row["chunk_items"])
