@@ -16,6 +16,7 @@ from docket_celery.run.codec import decode_event_data, decode_state, decode_valu
 from docket_celery.run.document import JsonValue, Run, RunStatus
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.views import RunInfo, RunSummary
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
 from docket_celery.storage.contracts.values import GraphRef, GraphVersion
 
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -91,6 +92,33 @@ def bare_run_of(row: DictRow) -> Run:
         started_at=row["started_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
+    )
+
+
+def lease_of(row: DictRow, policy: ClaimPolicy) -> Lease:
+    """The lease on a row that was claimed by `policy` just now."""
+    return Lease(
+        run_id=row["id"],
+        tenant=tenant_of(row),
+        graph_id=row["graph_id"],
+        graph_hash=row["graph_hash"],
+        checkpoint_seq=row["checkpoint_seq"],
+        claim_token=row["claim_token"],
+        claimed_at=row["now"],
+        claim_attempt=row["claim_attempts"] + (not row["redeemed"]),
+        orphan_ttl=policy.orphan_ttl,
+    )
+
+
+def redeemed_of(row: DictRow, token: str) -> Redeemed:
+    """What the holder of the row's claim needs to begin. Raises `CorruptRecord`."""
+    return Redeemed(
+        run=run_of(row),
+        claim_token=token,
+        claimed_at=row["claimed_at"],
+        claim_attempt=row["claim_attempts"],
+        inbox_seq=row["inbox_seq"],
+        now=row["now"],
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `claims` and `taking`."""
+"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `scans`, `claims` and `taking`."""
 
 from __future__ import annotations
 

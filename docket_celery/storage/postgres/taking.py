@@ -11,9 +11,10 @@ from psycopg.rows import DictRow
 from docket_celery.errors import CorruptRecord
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest, take_in_two
-from docket_celery.storage.postgres.claims import PostgresClaims, lease_of, redeemed_of
+from docket_celery.storage.postgres.claims import PostgresClaims
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon
 from docket_celery.storage.postgres.parameters import bounded
+from docket_celery.storage.postgres.rows import lease_of, redeemed_of
 from docket_celery.storage.postgres.sessions import Session
 
 
