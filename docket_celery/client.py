@@ -1,7 +1,7 @@
 """The verbs: what an application and an operator do with graphs and runs.
 
 Everything here works from the stored document alone: starting, answering and cancelling need none of the node code.
-A verb that makes a run due wakes the dispatcher once the change is durable; the broker may be down all the same.
+A verb that makes a run due nudges the fleet once the change is durable; the broker may be down all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from docket_celery.compiler import canonical, graph_hash, publishable, verify
+from docket_celery.draining import drain_due
 from docket_celery.engine import Engine
 from docket_celery.errors import (
     AwaitTimeout,
@@ -34,10 +35,8 @@ from docket_celery.run.moment import Moment
 from docket_celery.run.views import EventPage, RunCursor, RunInfo, RunPage
 from docket_celery.runtime.mutations import cancel, check_reason, forced_cancel, resolve_interrupt
 from docket_celery.starting import start_many, start_one
-from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.contracts.retention import PruneCount
 from docket_celery.storage.contracts.rules import forced_cancel_event
-from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
     SYSTEM,
     Commit,
@@ -52,8 +51,6 @@ from docket_celery.storage.contracts.values import (
     check_name,
 )
 from docket_celery.telemetry.hook import MomentCommitted
-from docket_celery.vehicle import Vehicle
-from docket_celery.vehicle.succession import Succession, give_back
 
 FIRST_POLL, SLOWEST_POLL = 0.01, 0.5
 """Seconds between two looks of `await_run`; the pause doubles from the first to the second."""
@@ -169,14 +166,14 @@ class Client(ABC):
         """Starts a run for each input in one statement: all of them or, after any error, none.
 
         `keys` go with the inputs one by one, and `connection` is what it is for `start_run`. An input or key that does
-        not fit is named by its index. The runs come back in the order of the inputs, and the dispatcher is nudged once.
+        not fit is named by its index. The runs come back in the order of the inputs, and the fleet is nudged once.
         """
         scope = self._scope()
         plan = self._plan(scope, self._version(scope, graph))
         return start_many(self.engine, scope, plan, tuple(inputs), keys=keys, connection=connection)
 
     def wake(self) -> None:
-        """Nudges the dispatcher, bounded and best effort: after the commit of a transaction that a start has joined."""
+        """Nudges the fleet, bounded and best effort: after the commit of a transaction that a start has joined."""
         self.engine.waker.wake()
 
     def fetch_run(self, run_id: str) -> Run:
@@ -282,37 +279,7 @@ class Client(ABC):
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidInput(f"limit must be a whole number from 1 on or None, got {limit!r}")
-        config = self.engine.config
-        policy = ClaimPolicy(limit=1, orphan_ttl=self.engine.orphan_ttl, max_claim_attempts=config.max_claim_attempts)
-        vehicle = Vehicle(self.engine)
-        drained = 0
-        crash: Exception | None = None
-
-        def request() -> TakeRequest | None:
-            wanted = limit is None or drained < limit
-            return TakeRequest(policy=policy, token=self.engine.ids.token()) if wanted else None
-
-        slot = Succession(request)
-        try:
-            while (wanted := request()) is not None:
-                taken = slot.pop()
-                if taken is None:
-                    slot.asked_at = self.engine.clock.monotonic()
-                    taken = self.storage.runs.take_due(wanted.policy, token=wanted.token)
-                    slot.heard_at = self.engine.clock.monotonic()
-                if taken.claim is not None:
-                    drained += 1
-                    try:
-                        vehicle.drive(taken, asked_at=slot.asked_at, heard_at=slot.heard_at, succession=slot)
-                    except Exception as error:
-                        crash = crash or error
-                elif not taken.batch.poisoned:
-                    break
-        finally:
-            give_back(slot, self.storage.runs)
-        if crash is not None:
-            raise crash
-        return drained
+        return drain_due(self.engine, limit=limit)
 
     def prune(
         self,

@@ -147,7 +147,7 @@ class Config:
 
     @property
     def tick_queue(self) -> str:
-        """The queue of ticks: apart from leases and nudges, so that neither stands behind the other."""
+        """The queue of ticks: apart from that of leases and nudges, so that neither stands behind the other."""
         return f"{self.queue}.ticks"
 
     @classmethod

@@ -48,8 +48,8 @@ class Dispatcher:
         return self._dispatch(self._policy(LARGEST_BATCH, "tick"))
 
     def nudge(self) -> ClaimBatch:
-        """One scan out of turn, for work that has just become due. The first lease is for the calling slot itself; the
-        others have gone out when this returns.
+        """One scan out of turn, for work that has just become due. The first lease is not published, since the calling
+        slot works on it; the others have gone out when this returns, or are given back.
         """
         return self._dispatch(self._policy(LARGEST_BATCH, "nudge"), own=1)
 
@@ -71,8 +71,18 @@ class Dispatcher:
         return None if taken.claim is None else taken
 
     def request(self) -> TakeRequest:
-        """What a refill asks for: for a vehicle that asks along with a commit."""
+        """What a refill asks for, so that a vehicle can ask it along with a commit."""
         return TakeRequest(policy=self._single(), token=self._engine.ids.token())
+
+    def tell(self, batch: ClaimBatch) -> None:
+        """Tells hooks and log what a scan came to."""
+        if batch.leases:
+            granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
+            self._engine.hooks(granted)
+        if batch.poisoned:
+            self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
+            for poisoned in batch.poisoned:
+                logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)
 
     def _single(self) -> ClaimPolicy:
         return replace(self._policy(1, "refill"), preference=next(self._preferences))
@@ -91,7 +101,7 @@ class Dispatcher:
         )
 
     def _dispatch(self, policy: ClaimPolicy, *, own: int = 0) -> ClaimBatch:
-        """One scan, all of whose leases but the first `own` go out; what does not is given back."""
+        """One scan. Its leases go out, but for the first `own`; those that could not are given back."""
         batch = self._scan(policy)
         if batch.next_wake_at is not None:
             self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
@@ -124,13 +134,3 @@ class Dispatcher:
             if policy.demand is not None and policy.demand.gate == "tick":
                 policy = replace(policy, demand=replace(policy.demand, gate="nudge"))
         return batch
-
-    def tell(self, batch: ClaimBatch) -> None:
-        """Tells hooks and log what a claim came to."""
-        if batch.leases:
-            granted = LeasesGranted(leases=len(batch.leases), stolen=batch.stolen, reissued=batch.reissued)
-            self._engine.hooks(granted)
-        if batch.poisoned:
-            self._engine.hooks(RunsPoisoned(run_ids=tuple(poisoned.run_id for poisoned in batch.poisoned)))
-            for poisoned in batch.poisoned:
-                logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)

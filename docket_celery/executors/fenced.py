@@ -64,23 +64,23 @@ class FencedExecutor:
         """One result per attempt, in order. An exception raised here came from outside, never from a node. What runs in
         a helper thread cannot be ended, void or not.
         """
-        round = Round(attempts, self._monotonic, width=self._width, grace=self._grace)
-        return _Company(round, may_begin, self._monotonic, self.overdue, self._threads, self._offload).carry_out()
+        shared = Round(attempts, self._monotonic, width=self._width, grace=self._grace)
+        return _Crew(shared, may_begin, self._monotonic, self.overdue, self._threads, self._offload).carry_out()
 
 
-class _Company:
-    """The calling thread and its helpers during one call of `execute`."""
+class _Crew:
+    """The calling thread and its helpers during one call of `execute`; they share the round under a lock."""
 
     def __init__(
         self,
-        round: Round,
+        shared: Round,
         may_begin: MayBegin,
         monotonic: Callable[[], float],
         overdue: Overdue,
         threads: KeptThreads,
         offload: Offload | None,
     ) -> None:
-        self._round = round
+        self._round = shared
         self._may_begin = may_begin
         self._monotonic = monotonic
         self._overdue = overdue
@@ -92,7 +92,7 @@ class _Company:
         self._wake: SimpleQueue[None] = SimpleQueue()
 
     def carry_out(self) -> list[AttemptResult]:
-        """Sends helpers for as long as there is something to begin, until every attempt has a result or is overdue."""
+        """Sends helpers while there is something to begin, and waits until every attempt has a result or is overdue."""
         try:
             while True:
                 self._collect()

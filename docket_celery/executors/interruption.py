@@ -124,8 +124,8 @@ class Interrupter:
                 self._watching_until = None
 
     def _until_next_look(self, until: float | None, now: float) -> float | None:
-        """Seconds, or None to sleep until woken: not between the many short attempts of a busy process, each of which
-        would have to wake the watchdog.
+        """Seconds, or None to sleep until woken. While the process is busy with short attempts the watchdog goes on
+        looking, so that none of them has to wake it.
         """
         if until is not None:
             return min(until - now, LOOK_EVERY)

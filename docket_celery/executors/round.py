@@ -38,7 +38,7 @@ class Round:
         """Those who are waited for."""
         self._running: dict[int, tuple[Started, Helper]] = {}
         self._unheard: set[Helper] = set()
-        """Those whose code goes on after the timeout of an attempt."""
+        """Those whose code goes on after its attempt has timed out."""
         self._results: dict[int, AttemptResult] = {}
 
     @property
@@ -93,7 +93,7 @@ class Round:
         return begun
 
     def report(self, index: int, result: AttemptResult) -> None:
-        """What came of an attempt; void after its timeout. Of a coroutine the timeout itself: its code may go on."""
+        """Notes what came of an attempt; void after its timeout. A coroutine reports its own: its code may go on."""
         if index in self._running:
             self._settle(index, result, goes_on=self._attempts[index].node.is_async and is_timeout(result))
 

@@ -24,7 +24,7 @@ there must not fail every node for ever.
 
 
 class KeptThreads:
-    """Daemon threads of this process; those that ended their work last are used first. A forked child has none."""
+    """Daemon threads of this process; whichever became free last is used first. A forked child begins with none."""
 
     def __init__(self, monotonic: Callable[[], float], *, kept: float = KEPT) -> None:
         self._monotonic = monotonic
@@ -34,7 +34,7 @@ class KeptThreads:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._idle: deque[SimpleQueue[Work]] = deque()
-        """The inbox of each thread that waits for work. Who has taken one out, in one indivisible step, owns it."""
+        """The inbox of each thread that waits for work. Whoever takes one out, in one indivisible step, owns it."""
 
     def run(self, work: Work) -> None:
         """Begins `work` in a thread that has none, or in a new one. A thread in which it raises ends."""

@@ -95,7 +95,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run after its latest commit. A field has a value if it is in `fields`, or among the `unread`."""
+    """One run after its latest commit. A field that is neither in `fields` nor `unread` has no value."""
 
     id: str
     graph_id: str
@@ -107,7 +107,7 @@ class Run:
     event_seq: int
     fields: Mapping[str, JsonValue]
     unread: frozenset[str] = frozenset()
-    """Fields whose value was left where it is stored, until somebody needs it. Only the run of a vehicle has any."""
+    """Fields whose value was left where it is stored until somebody needs it. Only a vehicle's run has any."""
     tasks: tuple[Task, ...] = ()
     interrupts: tuple[OpenInterrupt, ...] = ()
     arrived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Run:
         return {name: self.fields.get(name) for name in names}
 
     def having_read(self, values: Mapping[str, JsonValue]) -> Run:
-        """The same run with these of its unread values."""
+        """The same run, in which these values are not unread any more."""
         return replace(self, fields={**self.fields, **values}, unread=self.unread - values.keys())
 
 

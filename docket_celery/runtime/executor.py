@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An attempt whose time runs: until `deadline`, in monotonic seconds. Its context is made for who asks for it."""
+    """An attempt whose time runs, until `deadline` in monotonic seconds. `context` makes its context on demand."""
 
     node: RuntimeNode
     arguments: Mapping[str, Any]

@@ -21,7 +21,7 @@ from docket_celery.runtime.node import NodeContext
 from docket_celery.runtime.options import RuntimeOptions
 from docket_celery.runtime.plan import Blocked, Ended, Expire, NotDue, plan
 from docket_celery.runtime.superstep import TaskOutcome, judge
-from docket_celery.runtime.unread import Read, gone_by, nothing_unread, reading, taken_in
+from docket_celery.runtime.unread import Read, needed_at_barrier, needed_by_nodes, nothing_unread, with_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +129,14 @@ def propose_advance(
 
     `now` is the vehicle's reading of the database clock; planning uses at least `resume_floor`, so that a run that
     the database found due is not found early here. `read` fetches values that the run has left unread, and is called
-    for those only without which this moment cannot be told. Calls node code, through `executor`, and writes nothing.
+    only for those that this moment needs. Calls node code, through `executor`, and writes nothing.
     """
     planned = plan(run, max(now(), resume_floor) if resume_floor is not None else now())
     if isinstance(planned, Expire):
         return _expire(run, planned.interrupts, now())
     if isinstance(planned, NotDue | Blocked | Ended):
         return planned
-    run = reading(run, taken_in(program, planned.ready), read)
+    run = with_values(run, needed_by_nodes(program, planned.ready), read)
     results = _execute(program, run, planned.ready, executor, options)
     executed = [
         (task, result) for task, result in zip(planned.ready, results, strict=True) if not isinstance(result, NotBegun)
@@ -285,7 +285,7 @@ def _pause(draft: Draft, tasks: tuple[Task, ...], opened: tuple[OpenInterrupt, .
 
 def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options: RuntimeOptions, read: Read) -> Moment:
     """Every task is finished: the superstep's barrier."""
-    before = reading(draft.before, gone_by(program, tasks), read)
+    before = with_values(draft.before, needed_at_barrier(program, tasks), read)
     folded = fold(program, before.fields, before.unread, tasks, options)
     completed = tuple(task.node for task in tasks)
     fired = fire(program, completed, folded.fields, before.arrived)

@@ -22,13 +22,13 @@ def nothing_unread(names: frozenset[str]) -> Mapping[str, JsonValue]:
     raise AssertionError(f"the values of {sorted(names)} were left unread, and nobody can read them")
 
 
-def reading(run: Run, needed: Iterator[str], read: Read) -> Run:
-    """The run with those of the needed values that were unread. Where nothing is, nobody works out what is needed."""
+def with_values(run: Run, needed: Iterator[str], read: Read) -> Run:
+    """The run, none of whose needed values is unread any more. `needed` is worked out only if there is one unread."""
     names = run.unread.intersection(needed) if run.unread else run.unread
     return run.having_read(read(names)) if names else run
 
 
-def taken_in(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
+def needed_by_nodes(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
     """Fields that the nodes of these tasks take their arguments from."""
     for task in tasks:
         for parameter in program.nodes[task.node].parameters:
@@ -37,9 +37,9 @@ def taken_in(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
                 yield source.field
 
 
-def gone_by(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
-    """Fields whose committed value decides what becomes of a superstep with these finished tasks: it is reduced with
-    what they have written, or judged by a guard as it is.
+def needed_at_barrier(program: RuntimeGraph, tasks: Iterable[Task]) -> Iterator[str]:
+    """Fields whose committed value the barrier of these finished tasks goes by: what they have written is reduced onto
+    it, or a guard judges it as it is.
     """
     replaced = set()
     for name in {name for task in tasks for name in (*task.answers, *(task.writes or ()))}:

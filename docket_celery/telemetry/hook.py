@@ -17,7 +17,7 @@ logger = logging.getLogger("docket_celery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentCommitted:
-    """A transition is durable. Its run has no `unread` fields for a hook that reads values."""
+    """A transition is durable. Its run has all its values if any hook may read them: see `Hooks.add`."""
 
     moment: Moment
     tenant: str | None
@@ -102,7 +102,7 @@ class Hooks:
             self.add(hook)
 
     def add(self, hook: Hook, *, needs_values: NeedsValues = lambda moment: True) -> None:
-        """Adds one more listener. Where it does not read values, a vehicle need not fetch large ones to tell it."""
+        """Adds one more listener. A vehicle does not fetch large values for one that says it does not need them."""
         self._hooks.append(hook)
         self._needs_values.append(needs_values)
 

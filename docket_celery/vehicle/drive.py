@@ -1,63 +1,37 @@
-"""Drives one leased run: redeem, load, compile, then propose and commit one moment after the other until it stops.
+"""Drives one leased run: redeem, load, compile, let it advance to its next stop, and report how that went.
 
-Holds no connection, transaction or lock while node code runs, and decides nothing by itself: every write is fenced by
-the private token it got for the lease and by the checkpoint sequence. A run that contradicts its claim raises
-`ClaimInvariant`; the claim's expiry recovers it.
+What happens between two commits is in `moments`. A run that contradicts its claim raises `ClaimInvariant`; the claim's
+expiry recovers it.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable
 from typing import Final
 
 from docket_celery.engine import Engine
-from docket_celery.errors import (
-    ClaimInvariant,
-    CorruptRecord,
-    EventConflict,
-    InvalidCommit,
-    NotFound,
-    RowRefused,
-    StaleFence,
-    StoreError,
-    StoreUnavailable,
-    ValueRefused,
-)
-from docket_celery.lifecycle import proposal, wake_when_due
+from docket_celery.errors import ClaimInvariant, CorruptRecord, NotFound, StaleFence, StoreError, StoreUnavailable
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
 from docket_celery.renewal import holding
-from docket_celery.run.document import Failure, JsonValue, Run, RunStatus
-from docket_celery.run.moment import Continue, Moment
+from docket_celery.run.document import Run, RunStatus
 from docket_celery.runtime.failures import message_of, type_name
-from docket_celery.runtime.loop import Withheld, propose_advance, propose_failure
-from docket_celery.runtime.plan import Blocked, Ended, NotDue
 from docket_celery.storage.contracts.claims import Lease, Redeemed
-from docket_celery.storage.contracts.rules import apply_changes
 from docket_celery.storage.contracts.taking import Taken
-from docket_celery.storage.contracts.values import GraphRef, Retain
-from docket_celery.telemetry.hook import LeaseRefused, MomentCommitted
-from docket_celery.vehicle.claimed_work import ClaimedWork
+from docket_celery.storage.contracts.values import GraphRef
+from docket_celery.telemetry.hook import LeaseRefused
 from docket_celery.vehicle.drain import Drain
 from docket_celery.vehicle.handbacks import HandBacks
-from docket_celery.vehicle.outcomes import Boundary, FenceLost, Outcome, Parked, Released, Unreached
+from docket_celery.vehicle.moments import Moments
+from docket_celery.vehicle.outcomes import FenceLost, Outcome, Released, Unreached
 from docket_celery.vehicle.report import report_crash, report_end
 from docket_celery.vehicle.succession import Succession
 
-logger = logging.getLogger("docket_celery")
-
 LOAD_LIMIT: Final = 30.0
 """Seconds that loading and compiling may take while the claim is renewed for it."""
-COMMIT_LIMIT: Final = 30.0
-"""Seconds that a commit may take while the claim is renewed for it."""
 ENDING: Final = 1.0
 """Seconds beyond a deadline that belong to it: the clean-up of an interrupted node. After that a vehicle is hung."""
 TOO_LATE: Final = "its slot did not get to it in time"
-UNSTORABLE: Final = (RowRefused, ValueError, RecursionError)
-"""What a store raises for a state that no repetition of the step would make storable."""
 
 
 class Vehicle:
@@ -67,6 +41,7 @@ class Vehicle:
         self._engine = engine
         self._stopping = stopping
         self._hand_backs = HandBacks(engine)
+        self._moments = Moments(engine, self._hand_backs, stopping=stopping)
 
     def drain(self, lease: Lease, succession: Succession | None = None) -> Outcome:
         """Drives the lease's run to its next stop and says how it ended. The commit that stops it may bring along the
@@ -157,126 +132,7 @@ class Vehicle:
         beyond = self._beyond_host(program)
         if beyond is not None:
             return self._hand_backs.push_back(drain, beyond)
-        return self._advance(drain, program, run)
-
-    def _advance(self, drain: Drain, program: RuntimeGraph, run: Run) -> Outcome:
-        try:
-            return self._moments(drain, program, run)
-        except StaleFence as refusal:
-            return self._hand_backs.discard(drain, str(refusal))
-        except CorruptRecord as error:
-            return self._hand_backs.abandon(drain, message_of(error))
-
-    def _moments(self, drain: Drain, program: RuntimeGraph, run: Run) -> Outcome:
-        """Moment after moment to the next stop. Raises `StaleFence` once the fence is gone, and `CorruptRecord` for a
-        value that was left unread and cannot be decoded.
-        """
-        engine = self._engine
-        work = ClaimedWork(engine.executor, drain, renewed=engine.config.lease_renewal, stopping=self._stopping)
-        floor: datetime | None = drain.claimed_at
-        drain.start()
-        while True:
-            proposed = propose_advance(
-                program,
-                run,
-                executor=work,
-                now=drain.now,
-                fraction=engine.jitter.fraction,
-                options=engine.options,
-                resume_floor=floor,
-                read=lambda names: self._read(drain, names),
-            )
-            if isinstance(proposed, NotDue):
-                return self._hand_backs.defer(drain, proposed.resume_at)
-            if isinstance(proposed, Withheld):
-                return self._withheld(drain)
-            if isinstance(proposed, Blocked):
-                blocked = f"claimed run {run.id!r} is blocked on open interrupts {list(proposed.interrupt_ids)}"
-                raise ClaimInvariant(blocked, interrupt_ids=proposed.interrupt_ids)
-            if isinstance(proposed, Ended):
-                raise ClaimInvariant(f"claimed run {run.id!r} has already ended as {run.status.value}")
-            moment, boundary = self._within_budget(drain, proposed)
-            try:
-                committed = self._commit(drain, run, moment)
-            except (InvalidCommit, NotFound, EventConflict) as error:
-                raise ClaimInvariant(f"the commit of claimed run {run.id!r} was rejected: {error}") from error
-            engine.hooks(MomentCommitted(moment=committed, tenant=drain.lease.tenant))
-            if not isinstance(committed.disposition, Continue):
-                if committed.disposition.kind == "at":
-                    wake_when_due(committed, engine.waker, now=drain.now())
-                park = committed.disposition.kind
-                return Parked(park=park, boundary=boundary if park == "immediate" else None)
-            run, floor = committed.run, None
-
-    def _read(self, drain: Drain, names: Collection[str]) -> dict[str, JsonValue]:
-        """Values that the run at hand has left unread, as of its sequence."""
-        drain.busy_for(LOAD_LIMIT)
-        lease, runs = drain.lease, self._engine.storage.runs
-        return drain.within_claim(
-            lambda: runs.read_values(lease.run_id, drain.token, names, checkpoint_seq=drain.checkpoint_seq)
-        )
-
-    def _commit(self, drain: Drain, run: Run, moment: Moment) -> Moment:
-        """Commits `moment`; or, when its state cannot be stored at all, the failure of `run` for that reason."""
-        try:
-            return self._write(drain, moment)
-        except UNSTORABLE as error:
-            logger.warning("run %s fails, since its next state cannot be stored: %s", run.id, message_of(error))
-            return self._write(drain, propose_failure(run, _not_storable(error), at=drain.now()))
-
-    def _write(self, drain: Drain, moment: Moment) -> Moment:
-        """Commits, and returns what there is to tell."""
-        unread = moment.run.unread
-        if unread and self._engine.hooks.need_values(moment):
-            # Before the commit, which may be the end of the claim.
-            values = self._read(drain, unread)
-            appended = [change for change in moment.changes if change.name in unread]
-            moment = replace(moment, run=moment.run.having_read(apply_changes(values, appended)))
-        drain.busy_for(COMMIT_LIMIT)
-        lease, runs = drain.lease, self._engine.storage.runs
-        write = proposal(
-            moment,
-            claim_token=drain.token,
-            inbox_seq=drain.inbox_seq,
-            orphan_ttl=lease.orphan_ttl,
-            commit_id=self._engine.ids.token(),
-        )
-        slot = drain.succession
-        asked = None if isinstance(write.schedule, Retain) else slot.ask()
-        slot.asked, slot.asked_at = None, drain.monotonic()
-        done = drain.within_claim(lambda: runs.commit(lease.scope, write, take=asked))
-        slot.taken, slot.heard_at = done.taken, drain.monotonic()
-        slot.asked = asked if done.taken is None else None
-        drain.moved(done, moment.run.checkpoint_seq)
-        return moment
-
-    def _within_budget(self, drain: Drain, moment: Moment) -> tuple[Moment, Boundary | None]:
-        """A continuing moment at the boundary narrows to an immediate park; any other disposition stands."""
-        config = self._engine.config
-        by_count = config.drain_max_moments is not None and drain.committed + 1 >= config.drain_max_moments
-        by_time = config.drain_max_elapsed is not None and drain.elapsed >= config.drain_max_elapsed
-        boundary: Boundary
-        if not isinstance(moment.disposition, Continue):
-            return moment, None
-        if by_count and by_time:
-            boundary = "both"
-        elif by_count:
-            boundary = "max_moments"
-        elif by_time:
-            boundary = "max_elapsed"
-        elif self._stopping():
-            boundary = "stopping"
-        else:
-            return moment, None
-        return moment.yielded("stopping" if boundary == "stopping" else "drain_budget"), boundary
-
-    def _withheld(self, drain: Drain) -> Outcome:
-        """No node was allowed to begin, and nothing was executed."""
-        if drain.held.lost:
-            return self._hand_backs.discard(drain, "the claim was lost while it was renewed")
-        if self._stopping():
-            return self._hand_backs.release(drain, "the worker is stopping", at_once=True)
-        return self._hand_backs.release(drain, "the claim's time does not allow the next node", at_once=True)
+        return self._moments.advance(drain, program, run)
 
     def _beyond_host(self, program: RuntimeGraph) -> str | None:
         allowed = self._engine.config.max_attempt_elapsed
@@ -296,10 +152,3 @@ class Vehicle:
         except StoreError as error:
             return Unreached(reason=f"{reason}; {message_of(error)}")
         return Released(reason=reason)
-
-
-def _not_storable(error: BaseException) -> Failure:
-    """The failure of a run whose next state the store refuses for good."""
-    if isinstance(error, ValueRefused):
-        return Failure(code=error.code, message=message_of(error), details={"path": error.path})
-    return Failure(code="not_storable", message=message_of(error), error_type=type_name(error))

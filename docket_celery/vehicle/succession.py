@@ -14,14 +14,14 @@ logger = logging.getLogger("docket_celery")
 
 
 def nobody() -> None:
-    """No run is to come next."""
+    """Asks for no run: the slot ends with this one."""
     return
 
 
 @dataclass(slots=True)
 class Succession:
-    """One slot's. A vehicle asks and notes who came; whoever keeps the slot at work drives that run next, or asks again
-    by itself.
+    """The next run of one slot. A vehicle asks for it and notes what came; whoever keeps the slot at work drives that
+    run next, or asks again by itself.
 
     ask       what to send along with the commit that ends a drain; None when the slot is not to go on
     asked     what was sent along with the latest such commit, if that answered that nobody came: so its token, which is
@@ -49,7 +49,7 @@ class Succession:
 
 
 def give_back(slot: Succession, runs: RunStore) -> None:
-    """Releases, uncounted, a run that came along and is not driven, since its slot is ended from outside."""
+    """Releases, uncounted, a run that came along and is not going to be driven here, if there is one."""
     taken = slot.pop()
     if taken is None:
         return

@@ -86,7 +86,7 @@ class Publisher:
         return len(leases)
 
     def wake(self, *, after: float = 0.0) -> None:
-        """Nudges the dispatcher, together with whoever else asks for it at the time. Never raises.
+        """Nudges the fleet, together with whoever else asks for it at the time. Never raises.
 
         A nudge in the future is kept by a thread of this process, never by a message with a countdown: what it is for
         is in the database, and the tick finds it anyway.
@@ -105,8 +105,8 @@ class Publisher:
         return self._send(task, self._config.tick_queue, {}, expires=STALE)
 
     def nudge(self) -> None:
-        """Sends a nudge at once, whoever else asks: a vehicle message that brings no lease. The slot that takes it
-        claims for the fleet and drives one of the runs, without a second message. Never raises.
+        """Sends a nudge at once, whoever else asks: a vehicle message without a lease. The slot that takes it claims
+        for the fleet, and drives one of the runs without a second message. Never raises.
         """
         self._send(
             VEHICLE,
@@ -159,7 +159,7 @@ class Publisher:
                     serializer="json",
                     compression=None,
                     delivery_mode=2,
-                    # Said, so that the limits are those of the worker's configuration: Celery would send the sender's.
+                    # Spelled out, so that the worker's own limits hold: Celery would send the sender's.
                     time_limit=None,
                     soft_time_limit=None,
                     **options,

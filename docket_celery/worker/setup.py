@@ -197,7 +197,7 @@ class Docket(Client):
             raise SystemExit(f"docket_celery: {error}") from error
 
     def _pool_process_ends(self, **_signal: Any) -> None:
-        """Its threads end with it, and nothing else of an interpreter's exit happens there."""
+        """It runs no exit handlers, and the thread that would send a later nudge ends with it."""
         if "publisher" in vars(self):
             self.publisher.flush()
 

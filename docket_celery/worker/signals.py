@@ -6,10 +6,10 @@
     def announce(run, tenant, **_):
         ...
 
-A `run` has all its values, so where somebody receives one, a vehicle has to read those that it could do without.
+A `run` comes with all its values, so for a receiver of one the vehicle has to read those that it could do without.
 
 Best effort: a process that dies after its commit sends nothing, a receiver that raises is logged and stops nobody, and
-none decides anything. Receivers run in the vehicle's own time: keep them short. What must not be missed belongs into a
+none decides anything. Receivers run in the vehicle's own time: keep them short. What must not be missed belongs in a
 node of the graph, or is read from the run's events.
 
 The sender is the app's `Docket`; like all of Celery's signals they hold receivers weakly unless told `weak=False`.
@@ -48,7 +48,7 @@ _OF_MOMENTS = (moment_committed, run_started, node_failed, run_waiting, run_fini
 
 
 def are_received(sender: object, moment: Moment) -> bool:
-    """Whether somebody listens to what goes out with this moment's run; a `NeedsValues` once its sender is given."""
+    """Whether somebody receives this moment's run; a `NeedsValues` once its sender is given."""
     return any(signal.has_listeners(sender) for signal, _ in _outgoing(moment))
 
 
@@ -57,7 +57,7 @@ def send(sender: object, fact: Fact) -> None:
     match fact:
         case MomentCommitted(moment=moment, tenant=tenant):
             if moment.run.unread or not any(signal.receivers for signal in _OF_MOMENTS):
-                # Nobody listened before the commit; who has connected since hears of what comes next.
+                # Nobody listened before the commit. Whoever has connected since hears of the next moment.
                 return
             for signal, rest in _outgoing(moment):
                 signal.send(sender=sender, run=moment.run, tenant=tenant, **rest)

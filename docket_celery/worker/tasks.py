@@ -61,36 +61,10 @@ def register(app: Celery, docket: Docket) -> None:
         """Drives the leased run, and then what else is due, for as long as this slot may. Without a lease it is a
         nudge: the slot claims for the fleet, and drives the first of these runs.
         """
-        report = leased(message["lease"]) if "lease" in message else nudged()
+        report = _leased(docket, message["lease"]) if "lease" in message else _nudged(docket)
         if is_pool_child() and docket.executor.overdue.count:
             retire(docket.executor.overdue)
         return report
-
-    def nudged() -> str:
-        """Of many nudges that come at once, as after a time without workers, the first makes a scan, and one more is
-        sent for all the others.
-        """
-        if docket.stopping():
-            docket.publisher.nudge()
-            return "passed on: this worker is stopping"
-        if wait := docket.nudged.enter():
-            docket.publisher.wake(after=wait)
-            return "left to the next nudge"
-        return str(shift().answer())
-
-    def leased(lease: Any) -> str:
-        try:
-            decoded = from_message(lease)
-        except InvalidInput as error:
-            logger.error("a vehicle message was not a lease: %s", error)
-            return "malformed lease"
-        if docket.stopping():
-            docket.storage.runs.release_claims([(decoded.run_id, decoded.claim_token)])
-            return "given back: this worker is stopping"
-        return str(shift().work(decoded))
-
-    def shift() -> Shift:
-        return Shift(docket.engine, docket.dispatcher, stopping=docket.stopping)
 
     def prune_old(**_later: Any) -> dict[str, int]:
         """Removes what is past its retention, for a bounded time."""
@@ -105,6 +79,36 @@ def register(app: Celery, docket: Docket) -> None:
 
     for name, function in ((DISPATCH, dispatch), (VEHICLE, vehicle), (PRUNE, prune_old)):
         app.task(function, name=name, shared=False)
+
+
+def _leased(docket: Docket, lease: Any) -> str:
+    """What became of a lease, as the task's result tells it."""
+    try:
+        decoded = from_message(lease)
+    except InvalidInput as error:
+        logger.error("a vehicle message was not a lease: %s", error)
+        return "malformed lease"
+    if docket.stopping():
+        docket.storage.runs.release_claims([(decoded.run_id, decoded.claim_token)])
+        return "given back: this worker is stopping"
+    return str(_shift(docket).work(decoded))
+
+
+def _nudged(docket: Docket) -> str:
+    """What became of a nudge. Of many that come at once, as after a time without workers, the first makes a scan, and
+    one more is sent for all the others.
+    """
+    if docket.stopping():
+        docket.publisher.nudge()
+        return "passed on: this worker is stopping"
+    if wait := docket.nudged.enter():
+        docket.publisher.wake(after=wait)
+        return "left to the next nudge"
+    return str(_shift(docket).answer())
+
+
+def _shift(docket: Docket) -> Shift:
+    return Shift(docket.engine, docket.dispatcher, stopping=docket.stopping)
 
 
 def configure(app: Celery, docket: Docket) -> None:

@@ -59,8 +59,8 @@ CREATE TABLE {schema}.runs (
     commit_id       text,
     wake_at         timestamptz,
     -- In which of its tenant's two queues the run stands when it is ready, those in progress (0) or those never begun (1).
-    -- Written with `wake_at` and not by a commit that keeps its claim. A generated column would follow `checkpoint_seq`
-    -- in each of these, and be read anew from its text for every statement.
+    -- Written with `wake_at`, and not by a commit that keeps its claim. A generated column would follow `checkpoint_seq`
+    -- with each of these, and be parsed anew for every statement.
     queue           smallint NOT NULL DEFAULT 1,
     claim_token     text COLLATE "C",
     claimed_at      timestamptz,
@@ -114,8 +114,8 @@ CREATE INDEX runs_with_events ON {schema}.runs (events_since, id)
     WHERE finished_at IS NOT NULL AND events_since IS NOT NULL;
 
 -- What belongs to a run lies in the four tables below, written only by statements that have just locked or inserted its row.
--- No foreign keys there: each would look the run up again for every event of every commit. What they would do beside, the
--- triggers that follow do: nothing stays behind of a run that is gone, whoever removes it.
+-- They have no foreign keys: each would look the run up again for every event of every commit. The triggers that follow see
+-- to the rest of what a key would do: nothing is left of a run that is gone, whoever removed it.
 
 -- One row per field that has been replaced. Type json keeps the text exactly; jsonb would reorder keys and refuse NUL.
 CREATE TABLE {schema}.run_fields (
@@ -157,8 +157,8 @@ CREATE TABLE {schema}.run_inbox (
     UNIQUE (run_id, attempt, kind)
 );
 
--- As an array, so that no estimate turns a few ids into a walk over a whole table. By the owner's rights, as a foreign key
--- would.
+-- The ids as an array, so that no estimate turns a few of them into a walk over a whole table. With the owner's rights, like
+-- a foreign key's cascade.
 CREATE FUNCTION {schema}.forget_runs() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE

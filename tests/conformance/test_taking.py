@@ -167,7 +167,7 @@ def test_the_slot_that_a_commit_frees_is_free_for_the_run_that_comes_along(scene
     assert taken.batch.leases[0].run_id == "second"
 
 
-def test_no_run_comes_along_while_every_other_slot_has_one_and_more(scene: Scene) -> None:
+def test_no_run_comes_along_while_other_claims_take_all_slots(scene: Scene) -> None:
     token = _held_beside_ready_ones(scene, "second", "third")
     assert scene.hold(limit=1)
     assert _along(scene, _ending(scene, token), demand=Demand(gate="refill", slots=1)) is None

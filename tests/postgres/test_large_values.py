@@ -13,7 +13,7 @@ from support.builders import TTL, a_commit, a_scan
 from support.rig import Rig
 from support.scene import RETAIN, Scene
 
-from docket_celery import FINISH, START, Graph
+from docket_celery import FINISH, START, Graph, NodeContext
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Appended
 from docket_celery.storage.contracts.claims import Redeemed
@@ -138,6 +138,10 @@ def logs() -> dict[str, str]:
     return {"log": "logged"}
 
 
+def adds(ctx: NodeContext) -> dict[str, str]:
+    return {"big": ctx.node}
+
+
 def measures(big: Any) -> dict[str, str]:
     return {"log": str(len(big))}
 
@@ -164,40 +168,38 @@ def test_an_untouched_megabyte_is_never_read(rig: Rig) -> None:
     assert read_by(rig) == []
 
 
-def test_an_input_is_read_when_it_is_needed(rig: Rig) -> None:
+def test_a_large_input_is_read_once_for_each_claim_that_needs_it(rig: Rig) -> None:
     run = driven(rig, beside_it(logs, measures, measures, big=MEGABYTE))
     assert run.fields == {"big": MEGABYTE, "log": ["logged", str(2**20), str(2**20)]}
     assert read_by(rig) == [{"big"}] * (1 if rig.engine.config.drain_max_moments == 100 else 2)
 
 
-def test_a_guard_sees_it(rig: Rig) -> None:
+def test_a_guard_judges_a_large_value(rig: Rig) -> None:
     run = driven(rig, beside_it(logs, logs, big=MEGABYTE, when="size(big) == 1048576"))
     assert (run.status, run.fields["log"]) == (RunStatus.DONE, ["logged"] * 2)
     assert read_by(rig) == [{"big"}]
 
 
-def test_what_is_written_is_reduced_onto_it(rig: Rig) -> None:
+def test_what_is_written_is_reduced_onto_a_large_value(rig: Rig) -> None:
     big = {"old": MEGABYTE, "n": 0}
     run = driven(rig, beside_it(logs, lambda: {"big": {"n": 1}}, lambda: {"big": {"m": 2}}, reducer="merge", big=big))
     assert run.fields == {"big": {"old": MEGABYTE, "n": 1, "m": 2}, "log": ["logged"]}
 
 
-def test_it_is_replaced_unread(rig: Rig) -> None:
+def test_a_large_value_is_replaced_unread(rig: Rig) -> None:
     run = driven(rig, beside_it(logs, lambda: {"big": "new"}, measures, big=MEGABYTE))
     assert run.fields == {"big": "new", "log": ["logged", "3"]}
     assert read_by(rig) == []
 
 
 def test_a_large_log_is_appended_to_unread(rig: Rig) -> None:
-    add = lambda ctx: {"big": ctx.node}  # noqa: E731
-    run = driven(rig, beside_it(add, add, add, reducer="append", big=[MEGABYTE]))
+    run = driven(rig, beside_it(adds, adds, adds, reducer="append", big=[MEGABYTE]))
     assert run.fields == {"big": [MEGABYTE, "n0", "n1", "n2"], "log": []}
     assert read_by(rig) == []
 
 
 def test_a_log_that_was_appended_to_unread_is_read_whole(rig: Rig) -> None:
-    add = lambda ctx: {"big": ctx.node}  # noqa: E731
-    run = driven(rig, beside_it(add, add, measures, reducer="append", big=[MEGABYTE]))
+    run = driven(rig, beside_it(adds, adds, measures, reducer="append", big=[MEGABYTE]))
     assert run.fields == {"big": [MEGABYTE, "n0", "n1"], "log": ["3"]}
 
 
@@ -208,7 +210,7 @@ CORRUPT = {
 
 
 @pytest.mark.parametrize("change", CORRUPT.values(), ids=CORRUPT.keys())
-def test_one_that_cannot_be_read_disturbs_only_the_step_that_needs_it(
+def test_a_large_value_that_cannot_be_read_disturbs_only_the_step_that_needs_it(
     rig: Rig, beside: psycopg.Connection, change: str
 ) -> None:
     rig.start(beside_it(logs, measures, big=MEGABYTE))

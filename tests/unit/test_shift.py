@@ -221,7 +221,7 @@ def test_a_database_that_goes_away_between_two_runs_ends_the_shift_in_peace(refi
     rig.start(quick())
     lease = rig.lease()
     rig.runs.plan("take_due" if refill == "direct" else "claim_due", unreachable())
-    came_along = refill == "direct"
+    came_along = 1 if refill == "direct" else 0
     assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE, refilled=came_along)
 
 

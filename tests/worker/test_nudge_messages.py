@@ -8,8 +8,7 @@ import pytest
 from support.apps import a_docket, a_graph
 
 from docket_celery import Docket, RunStatus
-from docket_celery.worker.publisher import VEHICLE
-from docket_celery.worker.setup import Publisher
+from docket_celery.worker.publisher import VEHICLE, Publisher
 
 
 class Sent:

@@ -123,8 +123,8 @@ def test_no_nudge_is_added_to_many_leases_that_wait(docket: Docket) -> None:
     assert publisher([_lease(f"run-{number}") for number in range(ENOUGH)]) == ENOUGH
     for _ in range(3 * LOOK_EVERY):
         publisher.nudge()
-    nudges = [message for message in _received(docket, "docket") if message.payload[1] == {}]
-    assert len(nudges) <= LOOK_EVERY
+    without_lease = [message for message in _received(docket, "docket") if message.payload[1] == {}]
+    assert len(without_lease) <= LOOK_EVERY
 
 
 def test_nudges_of_one_moment_are_one_message_at_once_and_one_at_the_end(docket: Docket) -> None:

@@ -3,8 +3,8 @@
 Pure functions. The `check_` ones that take no stored run need no lookup, so a store calls them first; those that take
 one are called under its serialisation. Nothing here reads a clock or knows how a run is stored.
 
-The cost follows the change: a proposal's untouched fields are not looked at, except by `apply_changes`, which no store
-that writes only the changes calls.
+The cost follows the change: a proposal's untouched fields are not looked at, except by `apply_changes`, which a store
+that writes only the changes never calls.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _check_changes(run: Run, changes: Sequence[Change], refusal: Refusal) -> Non
 
 
 def _agrees(run: Run, change: Change) -> bool:
-    """Whether the run holds what the change says. A list that was appended to may be one that it has not read."""
+    """Whether the run holds what the change says. A list that is appended to may be unread."""
     if change.name in run.unread:
         return isinstance(change, Appended)
     if change.name not in run.fields:

@@ -132,18 +132,18 @@ class RunStore(Protocol):
         claimed `direct` was counted then and is not counted again. Undecodable state raises `CorruptRecord` after
         the redemption, so that the caller, who holds `token`, can abandon.
 
-        A store may leave large values where they are: their names are the run's `unread`, and `read_values` reads them.
+        A store may leave large values where they are: then the run names them as `unread`, for `read_values`.
         """
         ...
 
     def read_values(
         self, run_id: str, token: str, names: Collection[str], *, checkpoint_seq: int
     ) -> dict[str, JsonValue]:
-        """The values of these fields, one at least, of a run that is claimed under `token` and stands at
-        `checkpoint_seq`.
+        """The values of these fields (at least one), by name, of a run that is claimed under `token` and stands at
+        `checkpoint_seq`. Changes nothing.
 
-        `StaleFence` otherwise: every value belongs to that sequence. A field without a value is left out; one that
-        cannot be decoded raises `CorruptRecord`. Changes nothing.
+        Otherwise `StaleFence`: every value belongs to that sequence. A field without a value is left out. A value that
+        cannot be decoded raises `CorruptRecord`.
         """
         ...
 
@@ -206,9 +206,10 @@ class RunStore(Protocol):
 
         Allowed: Retain, immediate and at with `running`; external with `waiting`; terminal with a terminal status.
 
-        With `take`, a commit that releases may bring along the run that `take_due` would take after it, for the slot
-        that it frees. Nothing is taken unless the commit took effect. A store does so only where there is nothing to
-        weigh and no exchange more to make: None says nothing about what is due. A repeat finds what was taken before.
+        With `take`, a commit that releases its claim may bring along the run that `take_due` would take next, for the
+        slot that it frees. Nothing is taken unless the commit took effect. A store does so only where there is nothing
+        to weigh and no further exchange to make, so that `taken` None says nothing about what is due. A repeated commit
+        finds what it took before.
         """
         ...
 

@@ -171,7 +171,7 @@ class CommitProposal:
 class Committed:
     """A durable commit: the store's clock, and the claim time now stored (None when the claim was released).
 
-    taken  what was taken along for the slot that the commit frees, if that was asked for and cost nothing more
+    taken  the run that was brought along for the slot that the commit frees, if one was asked for
     """
 
     now: datetime

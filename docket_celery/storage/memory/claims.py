@@ -114,8 +114,8 @@ class MemoryClaims:
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
         return take_in_two(self, policy, token)
 
-    def take_along(self, request: TakeRequest) -> Taken | None:
-        """One due run, or what was taken under the token already; None also where there is something to weigh."""
+    def _take_along(self, request: TakeRequest) -> Taken | None:
+        """One due run, or what was taken under the token already. None when nothing is due, or attempts are used up."""
         with self._state.lock:
             now = self._state.clock.now()
             ranked = candidates(self._state.runs.values(), now, request.policy.orphan_ttl)

@@ -158,7 +158,7 @@ class MemoryRunStore(MemoryClaims):
         done = self._commit(scope, proposal)
         if take is None or isinstance(proposal.schedule, Retain):
             return done
-        return replace(done, taken=self.take_along(take))
+        return replace(done, taken=self._take_along(take))
 
     def _commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
         run = proposal.run

@@ -16,6 +16,7 @@ from docket_celery.run.codec import decode_event_data, decode_state, decode_valu
 from docket_celery.run.document import JsonValue, Run, RunStatus
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.views import RunInfo, RunSummary
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
 from docket_celery.storage.contracts.values import GraphRef, GraphVersion
 
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -47,8 +48,9 @@ def tenant_of(row: DictRow) -> str | None:
 
 
 def run_of(row: DictRow) -> Run:
-    """A run from its row with its values gathered in arrays; those that are missing there are unread. Raises
-    `CorruptRecord`."""
+    """A run from its row, with its values gathered in arrays; those that are NULL there are unread. Raises
+    `CorruptRecord`.
+    """
     try:
         state = decode_state(row["state"])
         unread = _unread(row)
@@ -93,8 +95,35 @@ def bare_run_of(row: DictRow) -> Run:
     )
 
 
+def lease_of(row: DictRow, policy: ClaimPolicy) -> Lease:
+    """The lease on a row that was claimed by `policy` just now."""
+    return Lease(
+        run_id=row["id"],
+        tenant=tenant_of(row),
+        graph_id=row["graph_id"],
+        graph_hash=row["graph_hash"],
+        checkpoint_seq=row["checkpoint_seq"],
+        claim_token=row["claim_token"],
+        claimed_at=row["now"],
+        claim_attempt=row["claim_attempts"] + (not row["redeemed"]),
+        orphan_ttl=policy.orphan_ttl,
+    )
+
+
+def redeemed_of(row: DictRow, token: str) -> Redeemed:
+    """What the holder of the row's claim needs to begin. Raises `CorruptRecord`."""
+    return Redeemed(
+        run=run_of(row),
+        claim_token=token,
+        claimed_at=row["claimed_at"],
+        claim_attempt=row["claim_attempts"],
+        inbox_seq=row["inbox_seq"],
+        now=row["now"],
+    )
+
+
 def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:
-    """Values of the run, from a row for each field with its value and its chunks. Raises `CorruptRecord`."""
+    """Values of the run by name, from one row per field, with its value and its chunks. Raises `CorruptRecord`."""
     values: dict[str, JsonValue] = {}
     try:
         for row in rows:
@@ -108,7 +137,7 @@ def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:
 
 
 def _unread(row: DictRow) -> frozenset[str]:
-    """Names of the fields whose value, or chunks, are not there."""
+    """Names of the fields whose value or chunks are NULL."""
     if None not in row["field_values"] and None not in row["chunk_items"]:
         return frozenset()
     names, texts = (*row["field_names"], *row["chunk_names"]), (*row["field_values"], *row["chunk_items"])

@@ -1,4 +1,4 @@
-"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `claims` and `taking`."""
+"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `scans`, `claims` and `taking`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.storage.postgres.starts import PostgresStarts
+from docket_celery.storage.postgres.taking import ShortLook
 from docket_celery.storage.postgres.transitions import Kind, of_transition, statement_for
 
 _MUTATION_LOCK_TIMEOUT: Final = "1s"
@@ -93,9 +94,11 @@ class PostgresRunStore(PostgresStarts):
 
     def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
-        releases = not isinstance(proposal.schedule, Retain)
-        look = self._short_look(take, leaving=proposal.run.id) if releases and take is not None else None
-        kind: Kind = "retain" if not releases else "release" if look is None else "release_and_take"
+        look: ShortLook | None = None
+        kind: Kind = "retain"
+        if not isinstance(proposal.schedule, Retain):
+            look = None if take is None else self._short_look(take, leaving=proposal.run.id)
+            kind = "release" if look is None else "release_and_take"
         statement = statement_for(kind, proposal.changes, proposal.events)
         parameters = of_transition(
             scope,

@@ -1,4 +1,4 @@
-"""Taking runs in PostgreSQL: the short way for the common case, by itself or with the commit that frees the slot."""
+"""Taking a run in PostgreSQL: one statement for the common case, by itself or with the commit that frees the slot."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from psycopg.rows import DictRow
 from docket_celery.errors import CorruptRecord
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest, take_in_two
-from docket_celery.storage.postgres.claims import PostgresClaims, lease_of, redeemed_of
+from docket_celery.storage.postgres.claims import PostgresClaims
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon
 from docket_celery.storage.postgres.parameters import bounded
+from docket_celery.storage.postgres.rows import lease_of, redeemed_of
 from docket_celery.storage.postgres.sessions import Session
 
 
@@ -49,8 +50,8 @@ class PostgresTaking(PostgresClaims):
         return self._database.run(take)
 
     def _short_look(self, request: TakeRequest, *, leaving: str | None = None) -> ShortLook | None:
-        """None when the short way is not open: for the turns of tenants, or when a full look is due. `leaving` is the
-        run whose claim the same statement gives up.
+        """A look that can begin now; None for the turns of tenants, and when a full look is due. `leaving` is the run
+        whose claim the same statement gives up.
         """
         policy = request.policy
         pinned = policy.now or self._database.now()
@@ -76,7 +77,7 @@ class PostgresTaking(PostgresClaims):
         return _taken(self._database.execute(session, "taken_before", look.parameters).fetchone(), look.request)
 
     def _taken(self, row: DictRow | None, look: ShortLook) -> Taken | None:
-        """What a short look has taken, if anything; leaves a new outlook."""
+        """What a short look has taken, None without a row; leaves a new outlook."""
         if row is not None and look.parameters["now"] is None:
             self._outlook = self._outlook.after(row, look.horizon, look.began, time.monotonic())
         return _taken(row, look.request)

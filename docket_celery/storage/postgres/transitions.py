@@ -26,7 +26,7 @@ _KINDS: Final[dict[Kind, tuple[str, tuple[str, ...], str]]] = {
     "release": ("released", (), "answered_and_told"),
     "release_and_take": ("released", ("after_the_commit",), "answered_and_taken"),
 }
-"""What each does with the claim, what it does at the end, and its answer."""
+"""Of each: the part that moves the run, the parts that follow the commit, and the part that answers."""
 _CHANGES: Final = {
     "": (),
     "_replacing": ("replacing",),

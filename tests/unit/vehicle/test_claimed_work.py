@@ -17,7 +17,8 @@ from docket_celery.run.document import RunStatus
 from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, MayBegin, always, call, never
 from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
 from docket_celery.testing import ManualClock
-from docket_celery.vehicle.drive import COMMIT_LIMIT, ENDING, LOAD_LIMIT
+from docket_celery.vehicle.drive import ENDING, LOAD_LIMIT
+from docket_celery.vehicle.moments import COMMIT_LIMIT
 from docket_celery.vehicle.outcomes import Discarded, Parked, Released
 
 

@@ -205,7 +205,7 @@ def test_a_claimed_run_blocked_on_interrupts_raises_and_names_them() -> None:
 def test_a_run_that_turns_out_to_have_ended_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.start(line(1))
-    monkeypatch.setattr("docket_celery.vehicle.drive.propose_advance", lambda *_, **__: Ended())
+    monkeypatch.setattr("docket_celery.vehicle.moments.propose_advance", lambda *_, **__: Ended())
     with pytest.raises(ClaimInvariant, match="has already ended"):
         rig.drain()
 
@@ -217,7 +217,7 @@ def test_a_fault_of_our_own_while_proposing_is_raised_and_reported(monkeypatch: 
     def broken(*_: Any, **__: Any) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("docket_celery.vehicle.drive.propose_advance", broken)
+    monkeypatch.setattr("docket_celery.vehicle.moments.propose_advance", broken)
     with pytest.raises(AssertionError):
         rig.drain()
     (crash,) = rig.reported(VehicleCrashed)

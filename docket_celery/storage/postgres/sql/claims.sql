@@ -1,5 +1,5 @@
--- Claims: redeeming, keeping alive, giving back. None of these reads a run's document, except redemption, which returns it,
--- and its large values when a vehicle asks for them.
+-- Claims: redeeming, keeping alive, giving back. Only a redemption reads a run's document, which it returns, and `read_values`
+-- the large values that it left behind.
 -- Handing runs out is in scans.sql and turns.sql.
 --
 -- `now` pins the clock for tests; otherwise clock_timestamp() rather than now(), since a statement may have waited for a
@@ -22,14 +22,14 @@ SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_
        field_names, field_values, chunk_names, chunk_items
 
 -- part: largest_read
--- Bytes of a value, or of a log in all, beyond which it is left where it is. A large value costs its way to the client and
--- its decoding, a missing one that is needed after all one statement more.
+-- Bytes of a value, or of all chunks of a log, beyond which it is left where it is. To fetch and decode a large value costs
+-- more than the statement that reads it if it is needed after all.
 16384
 
 -- part: gathered
 -- The values of one run as `gathered_whole` gives them, but NULL for a large value, and one NULL for the chunks of a large log.
--- How much is stored is known without fetching what lies out of line. A value that is little only because it compresses so
--- well is fetched to be measured; chunks count with what they take.
+-- The stored size is known without fetching what lies out of line. A value that is stored small only because it compresses
+-- well is fetched to be measured; chunks count by their stored size.
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(f.name ORDER BY f.name), '{}') AS field_names,
            coalesce(array_agg(

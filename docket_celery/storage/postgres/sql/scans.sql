@@ -115,7 +115,7 @@ locked AS MATERIALIZED (
 )
 
 -- part: next_wake
--- For whoever scans to be there in time.
+-- So that whoever scans can be there in time.
 (
     SELECT r.wake_at FROM {schema}.runs r
     WHERE r.status = 'running' AND r.poisoned_at IS NULL

@@ -9,7 +9,7 @@ clock AS MATERIALIZED (
 
 -- part: longest_ready
 -- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
--- free. The claim on the run that is left with the same statement has ended.
+-- free. The claim that the same statement gives up (`leaving`) does not count.
 {slots},
 overdue AS MATERIALIZED (
     SELECT EXISTS (
@@ -74,7 +74,7 @@ hit AS (
 SELECT clock.now,
        hit.id IS NOT NULL OR NOT free.yes OR NOT (EXISTS (SELECT FROM next) OR (SELECT yes FROM overdue)) AS scanned,
        false AS passed_by, {next_wake},
-       -- Before it there is nothing alive in the class that was looked at. Without one, rivals may hold the first of them.
+       -- Before it there is nothing alive in the class that was looked at. If none was found, rivals may hold the first.
        CASE WHEN free.yes THEN coalesce((SELECT wake_at FROM next), (
            SELECT r.wake_at FROM {schema}.runs r
            WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)

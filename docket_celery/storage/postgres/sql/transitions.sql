@@ -103,8 +103,8 @@ moved AS (
 )
 
 -- part: after_the_commit
--- Then the slot's next run is taken, in the same snapshot: that still shows the slot's own claim, which is not counted. Where
--- the fence did not hold there is no clock, so that nothing is due.
+-- The slot's next run is taken in the same snapshot, which still shows the slot's own claim: that is not counted. Where the
+-- fence did not hold there is no clock, so that nothing is due.
 clock AS MATERIALIZED (
     SELECT now FROM moved
 ),
