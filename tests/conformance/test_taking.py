@@ -213,3 +213,15 @@ def test_a_commit_that_is_repeated_finds_who_came_along_before(scene: Scene) -> 
         assert isinstance(taken.claim, Redeemed)
         assert (taken.claim.run.id, taken.claim.claim_attempt) == ("second", 1)
     assert scene.info("third").claimed_at is None
+
+
+def test_a_commit_that_is_repeated_finds_who_came_along_although_its_own_run_has_moved_on(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second")
+    later = Release(kind="at", at=scene.now + timedelta(hours=1))
+    proposal = a_commit(scene.run(), token, at=scene.now, schedule=later)
+    assert _along(scene, proposal) is not None
+    scene.mutate("run-1")
+    taken = _along(scene, proposal)
+    assert taken is not None
+    assert isinstance(taken.claim, Redeemed)
+    assert (taken.claim.run.id, taken.claim.claim_attempt) == ("second", 1)

@@ -115,14 +115,14 @@ class MemoryClaims:
         return take_in_two(self, policy, token)
 
     def _take_along(self, request: TakeRequest) -> Taken | None:
-        """One due run, or what was taken under the token already. None when nothing is due, or attempts are used up."""
+        """One due run. None when nothing is due, or attempts are used up."""
         with self._state.lock:
             now = self._state.clock.now()
             ranked = candidates(self._state.runs.values(), now, request.policy.orphan_ttl)
             used_up = any(one.stored.claim_attempts >= request.policy.max_claim_attempts for one in ranked)
         if used_up:
             return None
-        taken = self._taken_before(request) or self.take_due(request.policy, token=request.token)
+        taken = self.take_due(request.policy, token=request.token)
         return None if taken.claim is None else taken
 
     def _taken_before(self, request: TakeRequest) -> Taken | None:

@@ -155,10 +155,13 @@ class MemoryRunStore(MemoryClaims):
 
     def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
-        done = self._commit(scope, proposal)
         if take is None or isinstance(proposal.schedule, Retain):
-            return done
-        return replace(done, taken=self._take_along(take))
+            return self._commit(scope, proposal)
+        came = self._taken_before(take)
+        if came is not None:
+            # Proof that the commit took effect before, whatever has become of its own run since.
+            return Committed(now=came.batch.now, claimed_at=None, taken=came)
+        return replace(self._commit(scope, proposal), taken=self._take_along(take))
 
     def _commit(self, scope: Scope, proposal: CommitProposal) -> Committed:
         run = proposal.run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -117,8 +116,11 @@ class PostgresRunStore(PostgresStarts):
         def commit(session: Session, _: bool) -> Committed:
             row = self._transition(session, statement, parameters if look is None else look.parameters | parameters)
             if row is None:
-                done = self._repeated(session, proposal, parameters)
-                return done if look is None else replace(done, taken=self._taken_before(session, look))
+                came = None if look is None else self._taken_before(session, look)
+                if came is None:
+                    return self._repeated(session, proposal, parameters)
+                # Proof that the commit took effect before, whatever has become of its own run since.
+                return Committed(now=came.batch.now, claimed_at=None, taken=came)
             if look is None:
                 return Committed(now=row["now"], claimed_at=row["claimed_at"])
             taken = None if row["id"] is None else self._taken(row, look)
