@@ -209,12 +209,13 @@ def test_a_refill_of_a_fleet_with_ten_thousand_claims_out_takes_its_one(
 
 _TAKING = {
     "token": "mine", "demanded": True, "slots": "20", "ttl": TTL, "max_attempts": "3", "preference": "ready",
+    "leaving": "{}",
 }  # fmt: skip
 _MOVING = {
     "id": "expired-1", "offered": "t", "token": "t", "claim_token": "t", "refresh_after": TTL, "checkpoint_seq": "2",
     "expected": "2", "expected_event_seq": "1", "graph_id": "order", "graph_hash": "hash", "status": "running",
     "step": "1", "event_seq": "1", "checkpoint_type": "x", "state": "{}", "updated_at": "now",
-    "schedule": "immediate", "leaving": "expired-1",
+    "schedule": "immediate", "leaving": "{expired-1}",
 }  # fmt: skip
 
 
@@ -274,3 +275,36 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
     plan = _shortly(connection, statement, "force_generic_plan")
     runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
     assert {node["Index Name"] for node in runs} == {"runs_pkey"}
+
+
+_TOGETHER = {
+    "ids": "{expired-1,expired-2}", "tenants": "{NULL,NULL}", "graph_ids": "{order,order}",
+    "graph_hashes": "{hash,hash}", "claim_tokens": "{t,t}", "expected": "{2,3}", "expected_event_seqs": "{1,1}",
+    "statuses": "{running,running}", "steps": "{1,1}", "last_event_seqs": "{1,1}", "checkpoint_types": "{x,x}",
+    "states": "{\"{}\",\"{}\"}", "commit_ids": "{a,b}", "updated_ats": "{now,now}", "finished_ats": "{NULL,NULL}",
+    "refresh_afters": "{20,NULL}", "schedules": "{NULL,immediate}", "wake_ats": "{NULL,NULL}", "inbox_seqs": "{0,0}",
+    "replaced_ids": "{expired-1,expired-2}", "replaced_names": "{f,f}", "replaced_values": "{1,2}",
+    "appended_ids": "{expired-1}", "appended_names": "{g}", "appended_items": "{[1]}",
+    "event_ids": "{expired-1}", "event_seqs": "{1}", "event_types": "{x}", "event_steps": "{1}",
+    "event_ats": "{now}", "event_nodes": "{NULL}", "event_data": "{\"{}\"}",
+    "leaving": "{expired-2}", "asking_ids": "{expired-2}", "tokens": "{mine}", "preferences": "{ready}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("statement", ["commit_all_changing", "commit_all_changing_and_take"])
+def test_commits_together_find_their_rows_by_the_primary_key_and_lock_just_these(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str, mode: str
+) -> None:
+    connection, _ = history
+    taking = statement.endswith("take")
+    plan = _shortly(connection, statement, mode, **_TOGETHER)
+    moved = [node["Actual Rows"] for node in _nodes(plan) if node.get("Subplan Name") in ("CTE moved", "CTE hit")]
+    assert moved == [2, 1] if taking else [2]
+    reads = [node for node in _nodes(plan) if str(node.get("Relation Name", node.get("Index Name"))).startswith("run")]
+    reads = [node for node in reads if node["Node Type"] not in ("ModifyTable", "Bitmap Heap Scan")]
+    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan", "Bitmap Index Scan"}
+    of_runs = {node["Index Name"] for node in _reads(plan)}
+    of_fields = {"run_chunks_pkey"}
+    assert of_runs - of_fields <= ({"runs_pkey", "runs_ready", "runs_claimed"} if taking else {"runs_pkey"})
+    assert _locked(plan) == 2 + taking

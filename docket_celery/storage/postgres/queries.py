@@ -1,9 +1,9 @@
 """The SQL of this store, from `sql/*.sql`.
 
 A statement begins at a line `-- name: <name>` and reaches to the next one; `-- part: <name>` begins a piece that others
-include as `{name}`. The statements of transitions are put together from parts in `transitions`. `{schema}` stands for
-the quoted name of the configured schema: every table is named in full, so that nothing depends on a session's search
-path. `{channel}` stands for the channel of its listener.
+include as `{name}`. The statements of transitions are put together from parts in `transitions` and `together`.
+`{schema}` stands for the quoted name of the configured schema: every table is named in full, so that nothing depends on
+a session's search path. `{channel}` stands for the channel of its listener.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Final
 
 from docket_celery.errors import ConfigError
-from docket_celery.storage.postgres import transitions
+from docket_celery.storage.postgres import together, transitions
 
 _HEADER: Final = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _BRACES: Final = re.compile(r"\{(\w+)\}")
@@ -93,7 +93,7 @@ def _statements(notify: bool) -> Mapping[str, str]:
             if name in found[kind]:
                 raise ValueError(f"{file.name}: the {kind} {name!r} is defined twice")
             found[kind][name] = _bare(text)
-    found["name"] |= dict(transitions.statements())
+    found["name"] |= dict(transitions.statements()) | dict(together.statements())
     parts = found["part"] if notify else {**found["part"], **dict.fromkeys(_TELLING, "")}
     return {name: _with_parts(text, parts) for name, text in found["name"].items()}
 

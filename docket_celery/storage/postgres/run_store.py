@@ -1,56 +1,31 @@
-"""Runs in PostgreSQL: reads and transitions. Insertions are in `starts`, claims in `scans`, `claims` and `taking`."""
+"""Runs in PostgreSQL: reads and mutations. What else a store of runs does is in `commits` and the modules below it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import (
-    EventConflict,
-    InactiveRun,
-    InvalidCommit,
-    InvalidMutation,
-    NotFound,
-    StaleFence,
-)
+from docket_celery.errors import InactiveRun, InvalidMutation, NotFound
 from docket_celery.run.codec import EMPTY_STATE, encode_event_data
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.views import RunCursor, RunInfo, RunPage
-from docket_celery.storage.contracts.rules import (
-    check_commit,
-    check_commit_against,
-    check_mutation,
-    forced_cancel_data,
-)
-from docket_celery.storage.contracts.taking import TakeRequest
-from docket_celery.storage.contracts.values import (
-    Commit,
-    CommitProposal,
-    Committed,
-    ListQuery,
-    Mutated,
-    MutationDecision,
-    NoChange,
-    Retain,
-    Scope,
-)
+from docket_celery.storage.contracts.rules import check_mutation, forced_cancel_data
+from docket_celery.storage.contracts.values import Commit, ListQuery, Mutated, MutationDecision, NoChange, Scope
+from docket_celery.storage.postgres.commits import PostgresCommits
 from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.rows import bare_run_of, info_of, run_of, summary_of
 from docket_celery.storage.postgres.sessions import Session
-from docket_celery.storage.postgres.starts import PostgresStarts
-from docket_celery.storage.postgres.taking import ShortLook
-from docket_celery.storage.postgres.transitions import Kind, of_transition, statement_for
+from docket_celery.storage.postgres.transitions import check_instants, of_transition, statement_for
 
 _MUTATION_LOCK_TIMEOUT: Final = "1s"
 _MUTATION_IDLE_TIMEOUT: Final = "5s"
 """After which the server ends a mutation whose process was frozen while it held the row."""
 
 
-class PostgresRunStore(PostgresStarts):
+class PostgresRunStore(PostgresCommits):
     """Implements `RunStore`."""
 
     def fetch_run(self, scope: Scope, run_id: str) -> Run:
@@ -91,59 +66,6 @@ class PostgresRunStore(PostgresStarts):
             has_more=len(rows) > query.limit,
         )
 
-    def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
-        check_commit(proposal)
-        look: ShortLook | None = None
-        kind: Kind = "retain"
-        if not isinstance(proposal.schedule, Retain):
-            look = None if take is None else self._short_look(take, leaving=proposal.run.id)
-            kind = "release" if look is None else "release_and_take"
-        statement = statement_for(kind, proposal.changes, proposal.events)
-        parameters = of_transition(
-            scope,
-            proposal.run,
-            proposal.events,
-            proposal.changes,
-            proposal.checkpoint_type,
-            proposal.schedule,
-            commit_id=proposal.commit_id,
-            claim_token=proposal.claim_token,
-            inbox_seq=proposal.inbox_seq,
-            now=self._database.now(),
-            refusal=InvalidCommit,
-        )
-
-        def commit(session: Session, _: bool) -> Committed:
-            row = self._transition(session, statement, parameters if look is None else look.parameters | parameters)
-            if row is None:
-                came = None if look is None else self._taken_before(session, look)
-                if came is None:
-                    return self._repeated(session, proposal, parameters)
-                # Proof that the commit took effect before, whatever has become of its own run since.
-                return Committed(now=came.batch.now, claimed_at=None, taken=came)
-            if look is None:
-                return Committed(now=row["now"], claimed_at=row["claimed_at"])
-            taken = None if row["id"] is None else self._taken(row, look)
-            return Committed(now=row["committed_at"], claimed_at=None, taken=taken)
-
-        return self._database.run(commit)
-
-    def _repeated(self, session: Session, proposal: CommitProposal, parameters: dict[str, Any]) -> Committed:
-        """What a commit that did not apply means: it had succeeded before, or one of the refusals."""
-        run = proposal.run
-        row = self._database.execute(session, "diagnose", parameters).fetchone()
-        if row is None:
-            raise NotFound(f"no run {run.id!r} in this scope")
-        if row["commit_id"] == proposal.commit_id and row["checkpoint_seq"] == run.checkpoint_seq:
-            return Committed(now=row["now"], claimed_at=row["claimed_at"] if row["held"] else None)
-        if row["held"] and row["checkpoint_seq"] == proposal.expected_checkpoint_seq:
-            check_commit_against(row["graph_id"], row["graph_hash"], row["event_seq"], proposal)
-        raise StaleFence(
-            f"run {run.id!r} is at checkpoint_seq {row['checkpoint_seq']} and "
-            f"{'held' if row['held'] else 'not held'} under this token; the commit expected "
-            f"{proposal.expected_checkpoint_seq}"
-        )
-
     def mutate_run(
         self, scope: Scope, run_id: str, mutation: Callable[[Run, datetime], MutationDecision], *, commit_id: str
     ) -> Mutated:
@@ -176,6 +98,7 @@ class PostgresRunStore(PostgresStarts):
         return self._database.run(mutate)
 
     def _write(self, session: Session, scope: Scope, decision: Commit, commit_id: str, now: datetime | None) -> None:
+        check_instants(decision.run, decision.events, InvalidMutation)
         parameters = of_transition(
             scope,
             decision.run,
@@ -187,21 +110,10 @@ class PostgresRunStore(PostgresStarts):
             claim_token=None,
             inbox_seq=None,
             now=now,
-            refusal=InvalidMutation,
         )
         statement = statement_for("release", decision.changes, decision.events)
         if self._transition(session, statement, parameters) is None:
             raise InvalidMutation(f"run {decision.run.id!r}: the decision does not follow from the locked row")
-
-    def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> DictRow | None:
-        try:
-            return self._database.execute(session, statement, parameters).fetchone()
-        except errors.UniqueViolation as error:
-            if error.diag.table_name != "run_events":
-                raise
-            raise EventConflict(
-                f"run {parameters['id']!r} already has another event among those up to {parameters['event_seq']}"
-            ) from error
 
     def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Mutated:
         parameters = {

@@ -15,7 +15,7 @@ from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Pois
 from docket_celery.storage.contracts.rules import MAX_ATTEMPTS_REASON
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
-from docket_celery.storage.postgres.parameters import bounded
+from docket_celery.storage.postgres.parameters import array, bounded
 from docket_celery.storage.postgres.rows import lease_of
 from docket_celery.storage.postgres.sessions import Session
 
@@ -42,7 +42,7 @@ class PostgresScans:
             "now": policy.now or self._database.now(),
             "gate": "open" if demand is None else demand.gate,
             "demanded": demand is not None,
-            "leaving": None,
+            "leaving": array(()),
             "interval": timedelta(0) if demand is None else bounded(demand.interval),
             "slots": None if demand is None else demand.slots,
             "limit": policy.limit,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import Any
 
 from psycopg.rows import DictRow
 
@@ -12,20 +10,11 @@ from docket_celery.errors import CorruptRecord
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest, take_in_two
 from docket_celery.storage.postgres.claims import PostgresClaims
-from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon
-from docket_celery.storage.postgres.parameters import bounded
+from docket_celery.storage.postgres.horizon import EVERYTHING
+from docket_celery.storage.postgres.parameters import array, bounded
 from docket_celery.storage.postgres.rows import lease_of, redeemed_of
 from docket_celery.storage.postgres.sessions import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortLook:
-    """One short look for a ready run: where it begins, when, and what its statement is given."""
-
-    request: TakeRequest
-    horizon: Horizon
-    parameters: dict[str, Any]
-    began: float = field(default_factory=time.monotonic)
+from docket_celery.storage.postgres.short_look import ShortLook
 
 
 class PostgresTaking(PostgresClaims):
@@ -42,7 +31,7 @@ class PostgresTaking(PostgresClaims):
 
         def take(session: Session, again: bool) -> Taken | None:
             # After a lost reply there may be a run that was taken already.
-            before = self._taken_before(session, look) if again else None
+            before = self._taken_before(session, request) if again else None
             return before or self._taken(
                 self._database.execute(session, "take_ready", look.parameters).fetchone(), look
             )
@@ -68,13 +57,19 @@ class PostgresTaking(PostgresClaims):
             "preference": policy.preference,
             "ready_from": horizon.ready_from,
             "claimed_from": horizon.claimed_from,
-            "leaving": leaving,
+            "leaving": array(() if leaving is None else (leaving,)),
         }
         return ShortLook(request=request, horizon=horizon, parameters=parameters)
 
-    def _taken_before(self, session: Session, look: ShortLook) -> Taken | None:
+    def _taken_before(self, session: Session, request: TakeRequest) -> Taken | None:
         """What was taken under the token already, by a statement whose reply was lost."""
-        return _taken(self._database.execute(session, "taken_before", look.parameters).fetchone(), look.request)
+        policy = request.policy
+        parameters = {
+            "now": policy.now or self._database.now(),
+            "token": request.token,
+            "ttl": bounded(policy.orphan_ttl),
+        }
+        return _taken(self._database.execute(session, "taken_before", parameters).fetchone(), request)
 
     def _taken(self, row: DictRow | None, look: ShortLook) -> Taken | None:
         """What a short look has taken, None without a row; leaves a new outlook."""

@@ -57,6 +57,16 @@ def statement_for(kind: Kind, changes: Sequence[Change], events: Sequence[Event]
     return f"commit_{kind}{written[replacing, appending]}{length}"
 
 
+def check_instants(run: Run, events: Sequence[Event], refusal: Refusal) -> None:
+    """Raises `refusal` for an instant without a time zone, which would mean another one in every session."""
+    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
+        if instant is not None and instant.tzinfo is None:
+            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
+    for event in events:
+        if event.at.tzinfo is None:
+            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
+
+
 def of_transition(
     scope: Scope,
     run: Run,
@@ -69,18 +79,8 @@ def of_transition(
     claim_token: str | None,
     inbox_seq: int | None,
     now: datetime | None,
-    refusal: Refusal,
 ) -> dict[str, Any]:
-    """Parameters of the statement that `statement_for` names. `claim_token` None is a serialised mutation.
-
-    Raises `refusal` for an instant without a time zone, which would mean another one in every session.
-    """
-    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
-        if instant is not None and instant.tzinfo is None:
-            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
-    for event in events:
-        if event.at.tzinfo is None:
-            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
+    """Parameters of the statement that `statement_for` names. `claim_token` None is a serialised mutation."""
     return {
         **of_run(run, checkpoint_type),
         **of_changes(changes),

@@ -7,10 +7,7 @@ clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
 )
 
--- part: longest_ready
--- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
--- free. The claim that the same statement gives up (`leaving`) does not count.
-{slots},
+-- part: overdue
 overdue AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM {schema}.runs r
@@ -18,21 +15,32 @@ overdue AS MATERIALIZED (
           AND r.claimed_at < (SELECT now FROM clock) - %(ttl)s::interval
           AND r.claimed_at >= coalesce(%(claimed_from)s::timestamptz, '-infinity')
     ) AS yes
-),
+)
+
+-- part: claims_out
+-- Once every slot is taken it does not matter by how many more. Claims that the same statement gives up (`leaving`) do not
+-- count.
+(
+    SELECT count(*) FROM (
+        SELECT FROM {schema}.runs r
+        WHERE r.status = 'running' AND r.poisoned_at IS NULL
+          AND r.claimed_at >= greatest(
+              (SELECT now FROM clock) - %(ttl)s::interval, coalesce(%(claimed_from)s::timestamptz, '-infinity')
+          )
+          AND r.id <> ALL (%(leaving)s::text[])
+        ORDER BY r.claimed_at, r.id
+        LIMIT (SELECT count FROM slots)
+    ) held
+)
+
+-- part: longest_ready
+-- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
+-- free.
+{slots},
+{overdue},
 free AS MATERIALIZED (
     SELECT CASE
-        WHEN %(demanded)s::bool THEN (SELECT count FROM slots) > (
-            SELECT count(*) FROM (
-                SELECT FROM {schema}.runs r
-                WHERE r.status = 'running' AND r.poisoned_at IS NULL
-                  AND r.claimed_at >= greatest(
-                      (SELECT now FROM clock) - %(ttl)s::interval, coalesce(%(claimed_from)s::timestamptz, '-infinity')
-                  )
-                  AND r.id IS DISTINCT FROM %(leaving)s::text
-                ORDER BY r.claimed_at, r.id
-                LIMIT (SELECT count FROM slots)
-            ) held
-        )
+        WHEN %(demanded)s::bool THEN (SELECT count FROM slots) > {claims_out}
         ELSE true
     END AS yes
 ),
@@ -51,12 +59,16 @@ next AS MATERIALIZED (
 
 -- part: still_ready
 -- Attempts that are used up are for the long way. Inside CASE, so that the primary key is the only way to the row.
-r.id = (SELECT id FROM next)
-AND CASE
+CASE
     WHEN r.status = 'running' AND r.poisoned_at IS NULL AND r.claim_attempts < %(max_attempts)s::bigint
     THEN r.wake_at <= (SELECT now FROM clock)
     ELSE false
 END
+
+-- part: as_seen
+-- The row is locked in its newest version, but its values are read under the snapshot of the statement, which is old when a
+-- commit has waited for its own row. A run that moved on in between is left to the next look.
+(r.checkpoint_seq = (SELECT seen.checkpoint_seq FROM {schema}.runs seen WHERE seen.id = r.id)) IS TRUE
 
 -- name: lease_ready
 -- Always one row. `scanned` is false where the long way has to decide; otherwise there is a lease in it, or nothing due,
@@ -67,7 +79,7 @@ WITH
 hit AS (
     UPDATE {schema}.runs r
     SET wake_at = NULL, claim_token = replace(gen_random_uuid()::text, '-', ''), claimed_at = (SELECT now FROM clock)
-    WHERE {still_ready}
+    WHERE r.id = (SELECT id FROM next) AND {still_ready}
     RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed, r.claim_attempts,
               'ready' AS class, false AS unredeemed, false AS exhausted
 )
@@ -90,12 +102,7 @@ hit AS (
     UPDATE {schema}.runs r
     SET wake_at = NULL, claim_token = %(token)s::text, claimed_at = (SELECT now FROM clock), redeemed = true,
         claim_attempts = r.claim_attempts + 1
-    WHERE {still_ready}
-      -- The row is locked in its newest version, but its values are read under the snapshot of the statement, which is old
-      -- when the commit has waited for its own row. A run that moved on in between is left to the next look.
-      AND (r.checkpoint_seq = (
-          SELECT seen.checkpoint_seq FROM {schema}.runs seen WHERE seen.id = (SELECT id FROM next)
-      )) IS TRUE
+    WHERE r.id = (SELECT id FROM next) AND {still_ready} AND {as_seen}
     RETURNING r.*, (SELECT now FROM clock) AS now
 )
 

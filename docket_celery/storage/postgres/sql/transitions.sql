@@ -112,12 +112,12 @@ clock AS MATERIALIZED (
 {taking}
 
 -- part: answered
-SELECT claimed_at, now FROM moved
+SELECT now AS committed_at, claimed_at AS kept_at FROM moved
 
 -- part: answered_and_taken
-SELECT moved.now AS committed_at, taken.* FROM moved LEFT JOIN (
+SELECT moved.now AS committed_at, moved.claimed_at AS kept_at, taken.* FROM moved LEFT JOIN (
 {taken}
 ) taken ON true
 
 -- part: answered_and_told
-SELECT claimed_at, now {telling_unless_claimed} FROM moved
+SELECT now AS committed_at, claimed_at AS kept_at {telling_unless_claimed} FROM moved

@@ -1,0 +1,25 @@
+"""A short look for a ready run, as a value: what a statement that takes one is given."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from docket_celery.storage.contracts.taking import TakeRequest
+from docket_celery.storage.postgres.horizon import Horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortLook:
+    """One short look for a ready run: where it begins, when, and what its statement is given."""
+
+    request: TakeRequest
+    horizon: Horizon
+    parameters: dict[str, Any]
+    began: float = field(default_factory=time.monotonic)
+
+    def is_like(self, other: ShortLook) -> bool:
+        """Whether both would take the same runs, but for the turns of classes."""
+        own, theirs = self.request.policy, other.request.policy
+        return replace(own, preference=None, fraction=0.0) == replace(theirs, preference=None, fraction=0.0)

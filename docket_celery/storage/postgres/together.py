@@ -1,0 +1,149 @@
+"""The statements of several commits at once, put together from the parts in `sql/together.sql`. Never runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import product
+from typing import Any, Final
+
+from docket_celery.run.codec import encode_state
+from docket_celery.run.moment import Appended, Replaced
+from docket_celery.run.values import encode
+from docket_celery.storage.contracts.taking import TakeRequest
+from docket_celery.storage.contracts.values import CommitProposal, Release, Retain, Schedule, Scope
+from docket_celery.storage.postgres.parameters import array, bounded, numbers, of_many_events, seen_by
+from docket_celery.storage.postgres.short_look import ShortLook
+
+_CHANGES: Final = {
+    "": (),
+    "_replacing": ("all_replacing",),
+    "_appending": ("all_appending",),
+    "_changing": ("all_replacing", "all_appending"),
+}
+_TAKING: Final = {"": ((), "all_answered"), "_and_take": (("all_taking",), "all_taken")}
+"""Of each: the parts that follow the commits, and the part that answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CommitRequest:
+    """A proposal that was checked.
+
+    take  what the slot that it frees asks for, if it frees one
+    look  the look for that run; None where the slot has to ask again by itself
+    """
+
+    scope: Scope
+    proposal: CommitProposal
+    take: TakeRequest | None
+    look: ShortLook | None
+
+
+def statements() -> Iterator[tuple[str, str]]:
+    """The name and the text, with its parts in braces, of each."""
+    for changes, taking in product(_CHANGES, _TAKING):
+        after, answer = _TAKING[taking]
+        tables = ("proposed", "fenced", "all_moved", *_CHANGES[changes], "all_noting", *after)
+        yield f"commit_all{changes}{taking}", "WITH " + ",\n".join(f"{{{part}}}" for part in tables) + f"\n{{{answer}}}"
+
+
+def apart(requests: Sequence[CommitRequest]) -> list[CommitRequest]:
+    """Those that can go together: one of each run, since they are told apart by it."""
+    return list({request.proposal.run.id: request for request in requests}.values())
+
+
+def asking(requests: Sequence[CommitRequest]) -> list[tuple[str, ShortLook]]:
+    """Who of them asks for a run, and how: all by the policy of the first."""
+    looks = [(request.proposal.run.id, request.look) for request in requests if request.look is not None]
+    return [(run_id, look) for run_id, look in looks if look.is_like(looks[0][1])]
+
+
+def statement_for(requests: Sequence[CommitRequest]) -> str:
+    """The name of the one that writes just what they need."""
+    kinds = {type(change) for request in requests for change in request.proposal.changes}
+    written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
+    taking = "_and_take" if any(request.look for request in requests) else ""
+    return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
+
+
+def of_commits(requests: Sequence[CommitRequest], now: datetime | None) -> dict[str, Any]:
+    """Parameters of the statement that `statement_for` names: one array for each column, and those of fields and events
+    with their run's id.
+    """
+    proposals = [request.proposal for request in requests]
+    events = [event for proposal in proposals for event in proposal.events]
+    return {
+        **_of_runs(requests, proposals),
+        **_of_schedules(proposals),
+        **_of_changes(proposals),
+        "event_ids": array(event.run_id for event in events),
+        **of_many_events(events),
+        **_of_looks(requests),
+        "now": now,
+    }
+
+
+def _of_runs(requests: Sequence[CommitRequest], proposals: Sequence[CommitProposal]) -> dict[str, str]:
+    runs = [proposal.run for proposal in proposals]
+    ends = [run.finished_at if run.status.is_terminal else None for run in runs]
+    return {
+        "ids": array(run.id for run in runs),
+        "tenants": array(seen_by(request.scope) for request in requests),
+        "graph_ids": array(run.graph_id for run in runs),
+        "graph_hashes": array(run.graph_hash for run in runs),
+        "claim_tokens": array(proposal.claim_token for proposal in proposals),
+        "expected": numbers(run.checkpoint_seq - 1 for run in runs),
+        "expected_event_seqs": numbers(proposal.run.event_seq - len(proposal.events) for proposal in proposals),
+        "statuses": array(run.status.value for run in runs),
+        "steps": numbers(run.step for run in runs),
+        "last_event_seqs": numbers(run.event_seq for run in runs),
+        "checkpoint_types": array(proposal.checkpoint_type.value for proposal in proposals),
+        "states": array(encode_state(run) for run in runs),
+        "commit_ids": array(proposal.commit_id for proposal in proposals),
+        "updated_ats": array(run.updated_at.isoformat() for run in runs),
+        "finished_ats": array(None if end is None else end.isoformat() for end in ends),
+        "inbox_seqs": numbers(proposal.inbox_seq for proposal in proposals),
+    }
+
+
+def _of_schedules(proposals: Sequence[CommitProposal]) -> dict[str, str]:
+    kinds, wakes, refreshes = zip(*(_of_schedule(proposal.schedule) for proposal in proposals), strict=True)
+    return {"schedules": array(kinds), "wake_ats": array(wakes), "refresh_afters": array(refreshes)}
+
+
+def _of_schedule(schedule: Schedule) -> tuple[str | None, str | None, str | None]:
+    """Kind, wake and, of a claim that is kept, the age at which its time is refreshed."""
+    match schedule:
+        case Retain(ttl=ttl):
+            return None, None, f"{bounded(ttl).total_seconds() / 3} s"
+        case Release(kind=kind, at=at):
+            return kind, None if at is None else at.isoformat(), None
+
+
+def _of_changes(proposals: Sequence[CommitProposal]) -> dict[str, str]:
+    changes = [(proposal.run.id, change) for proposal in proposals for change in proposal.changes]
+    replaced = [(run_id, change) for run_id, change in changes if isinstance(change, Replaced)]
+    appended = [(run_id, change) for run_id, change in changes if isinstance(change, Appended)]
+    return {
+        "replaced_ids": array(run_id for run_id, _ in replaced),
+        "replaced_names": array(change.name for _, change in replaced),
+        "replaced_values": array(encode(change.value) for _, change in replaced),
+        "appended_ids": array(run_id for run_id, _ in appended),
+        "appended_names": array(change.name for _, change in appended),
+        "appended_items": array(encode(list(change.items)) for _, change in appended),
+    }
+
+
+def _of_looks(requests: Sequence[CommitRequest]) -> dict[str, Any]:
+    looks = asking(requests)
+    if not looks:
+        return {}
+    leaving = (request.proposal for request in requests if not isinstance(request.proposal.schedule, Retain))
+    return {
+        **looks[0][1].parameters,
+        "leaving": array(proposal.run.id for proposal in leaving),
+        "asking_ids": array(run_id for run_id, _ in looks),
+        "tokens": array(look.request.token for _, look in looks),
+        "preferences": array(look.request.policy.preference for _, look in looks),
+    }
