@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -278,7 +279,7 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
 
 
 _TOGETHER = {
-    "ids": "{expired-1,expired-2}", "tenants": "{NULL,NULL}", "graph_ids": "{order,order}",
+    "count": "2", "ids": "{expired-1,expired-2}", "tenants": "{NULL,NULL}", "graph_ids": "{order,order}",
     "graph_hashes": "{hash,hash}", "claim_tokens": "{t,t}", "expected": "{2,3}", "expected_event_seqs": "{1,1}",
     "statuses": "{running,running}", "steps": "{1,1}", "last_event_seqs": "{1,1}", "checkpoint_types": "{x,x}",
     "states": "{\"{}\",\"{}\"}", "commit_ids": "{a,b}", "updated_ats": "{now,now}", "finished_ats": "{NULL,NULL}",
@@ -308,3 +309,33 @@ def test_commits_together_find_their_rows_by_the_primary_key_and_lock_just_these
     of_fields = {"run_chunks_pkey"}
     assert of_runs - of_fields <= ({"runs_pkey", "runs_ready", "runs_claimed"} if taking else {"runs_pkey"})
     assert _locked(plan) == 2 + taking
+
+
+_OF_MANY_ROWS = {"list_runs", "insert_runs", "backlog", "prune_runs", "prune_events", "count_prunable", "listen"}
+"""Statements that read or write by the page, are not prepared, or run once in a while."""
+
+
+@pytest.fixture(scope="module")
+def empty(postgres_server: EmbeddedPostgres, postgres_template: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    """A database in which nothing has happened yet."""
+    with _connect(postgres_server.create_database("empty", template=postgres_template)) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        yield connection
+
+
+@pytest.mark.parametrize("name", sorted(set(Queries("docket").names()) - _OF_MANY_ROWS))
+def test_a_plan_that_was_made_while_the_tables_were_empty_looks_rows_up(
+    empty: psycopg.Connection[dict[str, Any]], name: str
+) -> None:
+    """A session keeps such a plan until the tables have been analysed, however many rows there are by then."""
+    statement = Queries("docket").numbered(name)
+    types = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", statement.text.decode()))
+    given = [types.get(str(number), "text") for number in range(1, len(statement.names) + 1)]
+    head = f"({', '.join(given)})" if given else ""
+    empty.execute(f"PREPARE {name}{head} AS ".encode() + statement.text)
+    nulls = f"({', '.join(['NULL'] * len(given))})" if given else ""
+    row = empty.execute(f"EXPLAIN (FORMAT JSON) EXECUTE {name}{nulls}".encode()).fetchone()
+    assert row is not None
+    nodes = list(_nodes(row["QUERY PLAN"][0]["Plan"]))
+    walked = [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"]
+    assert not [table for table in walked if table.startswith("run")]

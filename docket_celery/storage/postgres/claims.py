@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from docket_celery.errors import ClaimLost, NotFound, StaleFence
 from docket_celery.run.document import JsonValue
@@ -103,8 +103,9 @@ class PostgresClaims(PostgresScans):
         return "poisoned" if row["poisoned"] else "rescheduled"
 
 
-def _columns(claims: Sequence[tuple[str, str]]) -> dict[str, str]:
-    return {"ids": array(run_id for run_id, _ in claims), "tokens": array(token for _, token in claims)}
+def _columns(claims: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    ids, tokens = zip(*claims, strict=True)
+    return {"ids": array(ids), "tokens": array(tokens), "count": len(claims)}
 
 
 def _readable(reason: str) -> str:

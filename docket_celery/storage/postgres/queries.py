@@ -9,7 +9,7 @@ a session's search path. `{channel}` stands for the channel of its listener.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -57,6 +57,10 @@ class Queries:
     def __getitem__(self, name: str) -> bytes:
         """The statement with its parameters by name, as the driver's plain cursor takes them."""
         return self._named[name]
+
+    def names(self) -> Collection[str]:
+        """Of all statements."""
+        return self._named.keys()
 
     def numbered(self, name: str) -> Statement:
         """The same for a raw cursor."""

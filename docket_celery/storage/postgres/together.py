@@ -44,7 +44,7 @@ def statements() -> Iterator[tuple[str, str]]:
     """The name and the text, with its parts in braces, of each."""
     for changes, taking in product(_CHANGES, _TAKING):
         after, answer = _TAKING[taking]
-        tables = ("proposed", "fenced", "all_moved", *_CHANGES[changes], "all_noting", *after)
+        tables = ("fenced", "all_moved", *_CHANGES[changes], "all_noting", *after)
         yield f"commit_all{changes}{taking}", "WITH " + ",\n".join(f"{{{part}}}" for part in tables) + f"\n{{{answer}}}"
 
 
@@ -80,6 +80,7 @@ def of_commits(requests: Sequence[CommitRequest], now: datetime | None) -> dict[
         "event_ids": array(event.run_id for event in events),
         **of_many_events(events),
         **_of_looks(requests),
+        "count": len(requests),
         "now": now,
     }
 

@@ -90,13 +90,19 @@ WITH hit AS (
 FROM hit r
 {gathered};
 
+-- part: mine
+-- Claims by id and token. A limit that no plan knows beforehand lets the planner expect one row, so that it looks each up by
+-- the primary key: a plan that was made while the table was empty would else walk all of it later.
+(
+    SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[]) AS mine (id, token) LIMIT %(count)s::bigint
+) mine
+
 -- name: refresh_claims
 -- A row that a mutation holds is left for the next round, so that it cannot keep the others from being renewed. Rows are
 -- locked in the order of their ids: renewals of overlapping sets cannot deadlock.
 WITH held AS (
     SELECT r.id
-    FROM {schema}.runs r
-    JOIN unnest(%(ids)s::text[], %(tokens)s::text[]) AS mine (id, token) ON mine.id = r.id
+    FROM {mine} JOIN {schema}.runs r ON r.id = mine.id
     WHERE r.claim_token = mine.token
     ORDER BY r.id
     FOR UPDATE OF r SKIP LOCKED
@@ -125,8 +131,7 @@ RETURNING r.id {telling};
 -- name: release_claims
 WITH held AS (
     SELECT r.id
-    FROM {schema}.runs r
-    JOIN unnest(%(ids)s::text[], %(tokens)s::text[]) AS mine (id, token) ON mine.id = r.id
+    FROM {mine} JOIN {schema}.runs r ON r.id = mine.id
     WHERE r.claim_token = mine.token AND NOT r.redeemed
     ORDER BY r.id
     FOR UPDATE OF r

@@ -112,6 +112,7 @@ expired_besides AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT * FROM expired UNION ALL SELECT * FROM ready UNION ALL SELECT * FROM expired_besides
+    LIMIT (SELECT count FROM wanted)
 )
 
 -- part: next_wake
@@ -130,6 +131,9 @@ chosen AS MATERIALIZED (
            l.claim_attempts >= %(max_attempts)s::bigint AND NOT l.unredeemed AS exhausted,
            l.unredeemed AND %(delivery)s::text = 'lease' AS again
     FROM locked l
+    -- This limit and the one of `locked` cut nothing. No plan knows them beforehand, so that the planner expects one row and
+    -- looks each up by the primary key: a plan that was made while the table was empty would else walk all of it later.
+    LIMIT (SELECT count FROM wanted)
 ),
 taken AS (
     UPDATE {schema}.runs r

@@ -2,33 +2,32 @@
 -- own fence. Who does not come back was not moved, and commits alone. The statements are put together from these parts in
 -- together.py. Nothing in them waits for a lock.
 
--- part: proposed
-proposed AS MATERIALIZED (
-    SELECT * FROM unnest(
-        %(ids)s::text[], %(tenants)s::text[], %(graph_ids)s::text[], %(graph_hashes)s::text[], %(claim_tokens)s::text[],
-        %(expected)s::bigint[], %(expected_event_seqs)s::bigint[], %(statuses)s::text[], %(steps)s::bigint[],
-        %(last_event_seqs)s::bigint[], %(checkpoint_types)s::text[], %(states)s::text[], %(commit_ids)s::text[],
-        %(updated_ats)s::timestamptz[], %(finished_ats)s::timestamptz[], %(refresh_afters)s::interval[],
-        %(schedules)s::text[], %(wake_ats)s::timestamptz[], %(inbox_seqs)s::bigint[]
-    ) AS p (
-        id, tenant, graph_id, graph_hash, claim_token, expected, expected_event_seq, status, step,
-        event_seq, checkpoint_type, state, commit_id, updated_at, finished_at, refresh_after,
-        schedule, wake_at, inbox_seq
-    )
-)
-
 -- part: fenced
--- A row that somebody else holds is passed by: only its own commit waits for it. The ids as an array: whatever the planner
--- believes, it looks up these few by the primary key.
+-- The proposals whose fence holds. A row that somebody else holds is passed by: only its own commit waits for it. A limit that
+-- no plan knows beforehand lets the planner expect one row, so that it looks each up by the primary key: a plan that was made
+-- while the table was empty would else walk all of it later.
 fenced AS MATERIALIZED (
-    SELECT r.id
-    FROM {schema}.runs r JOIN proposed p ON p.id = r.id
-    WHERE r.id = ANY (%(ids)s::text[])
-      AND (
-          r.claim_token = p.claim_token AND r.checkpoint_seq = p.expected AND r.event_seq = p.expected_event_seq
-          AND r.graph_id = p.graph_id AND r.graph_hash = p.graph_hash AND (p.tenant IS NULL OR r.tenant = p.tenant)
-      ) IS TRUE
-    ORDER BY r.id
+    SELECT p.*
+    FROM (
+        SELECT * FROM unnest(
+            %(ids)s::text[], %(tenants)s::text[], %(graph_ids)s::text[], %(graph_hashes)s::text[],
+            %(claim_tokens)s::text[], %(expected)s::bigint[], %(expected_event_seqs)s::bigint[], %(statuses)s::text[],
+            %(steps)s::bigint[], %(last_event_seqs)s::bigint[], %(checkpoint_types)s::text[], %(states)s::text[],
+            %(commit_ids)s::text[], %(updated_ats)s::timestamptz[], %(finished_ats)s::timestamptz[],
+            %(refresh_afters)s::interval[], %(schedules)s::text[], %(wake_ats)s::timestamptz[],
+            %(inbox_seqs)s::bigint[]
+        ) AS p (
+            id, tenant, graph_id, graph_hash, claim_token, expected, expected_event_seq, status, step,
+            event_seq, checkpoint_type, state, commit_id, updated_at, finished_at, refresh_after,
+            schedule, wake_at, inbox_seq
+        )
+        LIMIT %(count)s::bigint
+    ) p
+    JOIN {schema}.runs r ON r.id = p.id
+    WHERE (
+        r.claim_token = p.claim_token AND r.checkpoint_seq = p.expected AND r.event_seq = p.expected_event_seq
+        AND r.graph_id = p.graph_id AND r.graph_hash = p.graph_hash AND (p.tenant IS NULL OR r.tenant = p.tenant)
+    ) IS TRUE
     FOR UPDATE OF r SKIP LOCKED
 )
 
@@ -59,10 +58,9 @@ moved AS (
             ELSE p.wake_at
         END,
         queue = CASE WHEN p.schedule IS NULL THEN r.queue ELSE 0 END
-    FROM proposed p
-    WHERE r.id = p.id AND r.id = ANY (ARRAY(SELECT id FROM fenced))
-      -- Every row is locked by now. The fence stands here again so that no outcome rests on an older version.
-      AND (r.claim_token = p.claim_token AND r.checkpoint_seq = p.expected) IS TRUE
+    FROM fenced p
+    -- Every row is locked by now. The fence stands here again so that no outcome rests on an older version.
+    WHERE r.id = p.id AND (r.claim_token = p.claim_token AND r.checkpoint_seq = p.expected) IS TRUE
     RETURNING r.id, r.checkpoint_seq, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
@@ -77,7 +75,7 @@ replaced AS (
 cut AS (
     DELETE FROM {schema}.run_chunks c
     USING moved JOIN unnest(%(replaced_ids)s::text[], %(replaced_names)s::text[]) AS n (id, name) ON n.id = moved.id
-    WHERE c.run_id = moved.id AND c.name = n.name AND c.run_id = ANY (%(replaced_ids)s::text[])
+    WHERE c.run_id = moved.id AND c.name = n.name
 )
 
 -- part: all_appending
@@ -139,15 +137,17 @@ hit AS (
     SET wake_at = NULL, claim_token = g.token, claimed_at = (SELECT now FROM clock), redeemed = true,
         claim_attempts = r.claim_attempts + 1
     FROM given g
-    WHERE r.id = g.id AND r.id = ANY (ARRAY(SELECT id FROM given)) AND {still_ready} AND {as_seen}
+    WHERE r.id = g.id AND {still_ready} AND {as_seen}
     RETURNING r.*, (SELECT now FROM clock) AS now, g.asked_by
+),
+-- Materialized: or each run's values would be gathered anew for every commit.
+taken AS MATERIALIZED (
+    {redeemed}, r.asked_by,
+           (SELECT min(wake_at) FROM next) AS ready_from, NULL::timestamptz AS claimed_from
+    FROM hit r
+    {gathered}
 )
 
 -- part: all_taken
 SELECT moved.id AS committed, moved.now AS committed_at, moved.claimed_at AS kept_at, taken.*
-FROM moved LEFT JOIN (
-{redeemed}, r.asked_by,
-       (SELECT min(wake_at) FROM next) AS ready_from, NULL::timestamptz AS claimed_from
-FROM hit r
-{gathered}
-) taken ON taken.asked_by = moved.id
+FROM moved LEFT JOIN taken ON taken.asked_by = moved.id
