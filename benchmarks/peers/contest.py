@@ -56,6 +56,12 @@ CONTESTANTS = {
     for contestant in (
         Contestant(name="floor", title="floor: bare statement", kind="floor", workloads=_STEPS),
         Contestant(name="docket", title="docket_celery", kind="ours", workloads=_ALL),
+        Contestant(
+            name="docket_gevent",
+            title="docket_celery, 16 at a time (gevent)",
+            kind="ours",
+            workloads=("chains10", "drain", "fan"),
+        ),
         Contestant(name="docket_broker", title="docket_celery, a message per run", kind="ours", workloads=("drain",)),
         Contestant(name="wake", title="docket_celery", kind="ours", workloads=("wake",)),
         Contestant(name="langgraph", title="LangGraph", kind="durable", workloads=_ALL),

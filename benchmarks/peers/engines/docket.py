@@ -23,6 +23,7 @@ class DocketEngine(Engine):
 
     name = "docket"
     refill: ClassVar[str] = "direct"
+    pool: ClassVar[tuple[str, ...]] = ("-P", "solo")
 
     def prepare(self) -> None:
         migrate.upgrade(self.database, "docket")
@@ -47,7 +48,7 @@ class DocketEngine(Engine):
 
     def workers(self) -> list[list[str]]:
         return [
-            [*_celery(), "worker", "-Q", "docket", "-n", f"w{index}@peers", "-P", "solo", "-l", "WARNING"]
+            [*_celery(), "worker", "-Q", "docket", "-n", f"w{index}@peers", *self.pool, "-l", "WARNING"]
             for index in range(self.workload.workers)
         ]
 
