@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from psycopg.sql import SQL, Composed, Identifier, Literal
 from psycopg.types.numeric import Float8, Int8
 from support.builders import TTL
 
@@ -91,27 +93,50 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
+_SCANNING = {
+    "now": None, "gate": "refill", "interval": TTL, "slots": Int8(10), "limit": Int8(10), "ttl": TTL,
+    "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
+    "fraction": Float8(0.4), "cap": None, "ready_from": None, "claimed_from": None,
+}  # fmt: skip
+
+
 def _explained(connection: psycopg.Connection[dict[str, Any]], scan: str, mode: str, **parts: Any) -> dict[str, Any]:
     statement, cap = SCANS[scan]
-    parameters = {
-        "now": None, "gate": "refill", "interval": TTL, "slots": Int8(10), "limit": Int8(10), "ttl": TTL,
-        "max_attempts": Int8(3), "delivery": "lease", "preference": None, "poison_reason": "x",
-        "fraction": Float8(0.4), "cap": None if cap is None else Int8(cap), "ready_from": None, "claimed_from": None,
-    }  # fmt: skip
-    return _plan(connection, statement, mode, parameters | parts)
+    return _plan(connection, statement, mode, _SCANNING | {"cap": None if cap is None else Int8(cap)} | parts)
 
 
 def _plan(
-    connection: psycopg.Connection[dict[str, Any]], statement: str, mode: str, parameters: dict[str, Any]
+    connection: psycopg.Connection[dict[str, Any]], name: str, mode: str, parameters: dict[str, Any]
 ) -> dict[str, Any]:
     """The plan of a statement that was carried out and undone."""
     connection.execute(f"SET plan_cache_mode = {mode}".encode())
-    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]
-    with connection.transaction(force_rollback=True):
-        row = connection.execute(explain, parameters, prepare=True).fetchone()
+    with connection.transaction(force_rollback=True), _prepared(connection, name):
+        explain = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ")
+        row = connection.execute(explain + _execution(name, parameters)).fetchone()
     assert row is not None
     plan: dict[str, Any] = row["QUERY PLAN"][0]["Plan"]
     return plan
+
+
+@contextmanager
+def _prepared(connection: psycopg.Connection[dict[str, Any]], name: str) -> Iterator[None]:
+    """The statement, prepared under its name. Only so is it the kept plan that is explained."""
+    statement = Queries("docket").numbered(name)
+    types = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", statement.text.decode()))
+    given = ", ".join(types[str(number)] for number in range(1, len(statement.names) + 1))
+    head = f"PREPARE {name}({given}) AS " if given else f"PREPARE {name} AS "
+    connection.execute(head.encode() + statement.text)
+    try:
+        yield
+    finally:
+        connection.execute(f"DEALLOCATE {name}".encode())
+
+
+def _execution(name: str, parameters: dict[str, Any]) -> Composed:
+    """NULL for what is not among the parameters."""
+    values = [Literal(parameters.get(parameter)) for parameter in Queries("docket").numbered(name).names]
+    arguments = SQL("({})").format(SQL(", ").join(values)) if values else SQL("")
+    return SQL("EXECUTE {}").format(Identifier(name)) + arguments
 
 
 def _reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -222,8 +247,7 @@ _MOVING = {
 
 def _shortly(connection: psycopg.Connection[dict[str, Any]], statement: str, mode: str, **parts: Any) -> dict[str, Any]:
     """The plan of a statement that moves or takes a run; NULL for what it names besides."""
-    names = Queries("docket").numbered(statement).names
-    return _plan(connection, statement, mode, {name: (_MOVING | _TAKING | parts).get(name) for name in names})
+    return _plan(connection, statement, mode, _MOVING | _TAKING | parts)
 
 
 def _looked_at(plan: dict[str, Any]) -> int:
@@ -280,7 +304,7 @@ def test_a_transition_finds_its_row_by_the_primary_key_alone(
 
 _TOGETHER = {
     "count": "2", "ids": "{expired-1,expired-2}", "tenants": "{NULL,NULL}", "graph_ids": "{order,order}",
-    "graph_hashes": "{hash,hash}", "claim_tokens": "{t,t}", "expected": "{2,3}", "expected_event_seqs": "{1,1}",
+    "graph_hashes": "{hash,hash}", "claim_tokens": "{t,t}", "expected_seqs": "{2,3}", "expected_event_seqs": "{1,1}",
     "statuses": "{running,running}", "steps": "{1,1}", "last_event_seqs": "{1,1}", "checkpoint_types": "{x,x}",
     "states": "{\"{}\",\"{}\"}", "commit_ids": "{a,b}", "updated_ats": "{now,now}", "finished_ats": "{NULL,NULL}",
     "refresh_afters": "{20,NULL}", "schedules": "{NULL,immediate}", "wake_ats": "{NULL,NULL}", "inbox_seqs": "{0,0}",
@@ -328,14 +352,30 @@ def test_a_plan_that_was_made_while_the_tables_were_empty_looks_rows_up(
     empty: psycopg.Connection[dict[str, Any]], name: str
 ) -> None:
     """A session keeps such a plan until the tables have been analysed, however many rows there are by then."""
-    statement = Queries("docket").numbered(name)
-    types = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", statement.text.decode()))
-    given = [types.get(str(number), "text") for number in range(1, len(statement.names) + 1)]
-    head = f"({', '.join(given)})" if given else ""
-    empty.execute(f"PREPARE {name}{head} AS ".encode() + statement.text)
-    nulls = f"({', '.join(['NULL'] * len(given))})" if given else ""
-    row = empty.execute(f"EXPLAIN (FORMAT JSON) EXECUTE {name}{nulls}".encode()).fetchone()
+    with _prepared(empty, name):
+        row = empty.execute(SQL("EXPLAIN (FORMAT JSON) ") + _execution(name, {})).fetchone()
     assert row is not None
     nodes = list(_nodes(row["QUERY PLAN"][0]["Plan"]))
     walked = [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"]
     assert not [table for table in walked if table.startswith("run")]
+
+
+@pytest.mark.parametrize(
+    "name", ["take_ready", "lease_ready", "claim_due", "claim_due_by_tenant", "commit_release_and_take", "commit_all"]
+)
+def test_beside_a_long_backlog_a_scan_is_not_planned_anew_each_time(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], name: str
+) -> None:
+    """The server does so wherever a plan that is cut to its parameters promises more than the one it keeps."""
+    connection, _ = history
+    connection.execute("SET plan_cache_mode = auto")
+    with _prepared(connection, name):
+        for number in range(20):
+            with connection.transaction(force_rollback=True):
+                parts = {
+                    "gate": ("tick", "refill", "nudge", "open")[number % 4],
+                    "preference": (None, "ready")[number % 2],
+                }
+                connection.execute(_execution(name, _SCANNING | _MOVING | _TAKING | _TOGETHER | parts))
+        plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE name = %s"
+        assert connection.execute(plans, [name]).fetchone() == {"custom_plans": 5, "generic_plans": 15}

@@ -94,7 +94,7 @@ def _of_runs(requests: Sequence[CommitRequest], proposals: Sequence[CommitPropos
         "graph_ids": array(run.graph_id for run in runs),
         "graph_hashes": array(run.graph_hash for run in runs),
         "claim_tokens": array(proposal.claim_token for proposal in proposals),
-        "expected": numbers(run.checkpoint_seq - 1 for run in runs),
+        "expected_seqs": numbers(run.checkpoint_seq - 1 for run in runs),
         "expected_event_seqs": numbers(proposal.run.event_seq - len(proposal.events) for proposal in proposals),
         "statuses": array(run.status.value for run in runs),
         "steps": numbers(run.step for run in runs),

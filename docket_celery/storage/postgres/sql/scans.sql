@@ -3,6 +3,9 @@
 --
 -- `now` pins the clock for tests; otherwise clock_timestamp() rather than now(), since a statement may have waited for a
 -- lock or run inside a longer transaction.
+--
+-- Some parameters stand in a SELECT of their own, which hides them from the planner: beside a long backlog a plan that is cut
+-- to them promises so much that the server would make a new one for each execution, and that costs more than the scan.
 
 -- name: claim_gate
 -- A nudge waits here for a running scan; then it claims in a second statement, whose snapshot sees what that scan took.
@@ -11,7 +14,7 @@ SELECT id FROM {schema}.dispatch WHERE id = 1 FOR UPDATE;
 -- part: slots
 -- None registered counts as one.
 slots AS MATERIALIZED (
-    SELECT coalesce(%(slots)s::bigint, greatest(1, (
+    SELECT coalesce((SELECT %(slots)s::bigint), greatest(1, (
         SELECT sum(w.slots) FROM {schema}.worker_slots w WHERE w.expires_at > (SELECT now FROM clock)
     ))) AS count
 )
@@ -26,7 +29,7 @@ clock AS MATERIALIZED (
 gate AS MATERIALIZED (
     SELECT d.id
     FROM {schema}.dispatch d
-    WHERE %(gate)s::text = 'tick'
+    WHERE (SELECT %(gate)s::text) = 'tick'
       AND d.id = 1
       AND d.scans = (SELECT seen.scans FROM {schema}.dispatch seen WHERE seen.id = 1)
       AND (
@@ -52,7 +55,7 @@ first_claim AS MATERIALIZED (
     SELECT min(first.claimed_at) AS at FROM (
         SELECT r.claimed_at FROM {schema}.runs r
         WHERE r.status = 'running' AND r.poisoned_at IS NULL
-          AND r.claimed_at >= coalesce(%(claimed_from)s::timestamptz, '-infinity')
+          AND r.claimed_at >= coalesce((SELECT %(claimed_from)s::timestamptz), '-infinity')
         ORDER BY r.claimed_at, r.id
         LIMIT (SELECT yes::int FROM entered)
     ) first

@@ -27,7 +27,7 @@ overdue AS MATERIALIZED (
           AND r.claimed_at >= greatest(
               (SELECT now FROM clock) - %(ttl)s::interval, coalesce(%(claimed_from)s::timestamptz, '-infinity')
           )
-          AND r.id <> ALL (%(leaving)s::text[])
+          AND r.id <> ALL ((SELECT %(leaving)s::text)::text[])
         ORDER BY r.claimed_at, r.id
         LIMIT (SELECT count FROM slots)
     ) held
@@ -40,7 +40,7 @@ overdue AS MATERIALIZED (
 {overdue},
 free AS MATERIALIZED (
     SELECT CASE
-        WHEN %(demanded)s::bool THEN (SELECT count FROM slots) > {claims_out}
+        WHEN (SELECT %(demanded)s::bool) THEN (SELECT count FROM slots) > {claims_out}
         ELSE true
     END AS yes
 ),

@@ -11,7 +11,7 @@ fenced AS MATERIALIZED (
     FROM (
         SELECT * FROM unnest(
             %(ids)s::text[], %(tenants)s::text[], %(graph_ids)s::text[], %(graph_hashes)s::text[],
-            %(claim_tokens)s::text[], %(expected)s::bigint[], %(expected_event_seqs)s::bigint[], %(statuses)s::text[],
+            %(claim_tokens)s::text[], %(expected_seqs)s::bigint[], %(expected_event_seqs)s::bigint[], %(statuses)s::text[],
             %(steps)s::bigint[], %(last_event_seqs)s::bigint[], %(checkpoint_types)s::text[], %(states)s::text[],
             %(commit_ids)s::text[], %(updated_ats)s::timestamptz[], %(finished_ats)s::timestamptz[],
             %(refresh_afters)s::interval[], %(schedules)s::text[], %(wake_ats)s::timestamptz[],
@@ -123,7 +123,7 @@ next AS MATERIALIZED (
     ORDER BY r.wake_at, r.id
     LIMIT least(
         (SELECT count(*) FROM asking),
-        CASE WHEN %(demanded)s::bool THEN greatest(0, (SELECT count FROM slots) - {claims_out}) END
+        CASE WHEN (SELECT %(demanded)s::bool) THEN greatest(0, (SELECT count FROM slots) - {claims_out}) END
     )
     FOR UPDATE SKIP LOCKED
 ),
