@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.builders import TTL, a_commit, a_scan
+from support.plans import explained
 from support.rig import Rig
 from support.scene import RETAIN, Scene
 
@@ -19,7 +20,6 @@ from docket_celery.run.moment import Appended
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, Release
-from docket_celery.storage.postgres.queries import Queries
 from docket_celery.vehicle.outcomes import Abandoned, Discarded, Parked
 
 LARGEST = 16_384
@@ -108,14 +108,9 @@ def test_a_large_value_is_not_fetched_from_where_it_lies(
         "max_attempts": 3, "preference": None, "ready_from": None, "claimed_from": None, "id": "run-1", "leaving": "{}",
         "offered": lease and lease.claim_token, "checkpoint_seq": 1,
     }  # fmt: skip
-    beside.execute(f"SET plan_cache_mode = {mode}".encode())
-    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + Queries("docket")[statement]
     for _ in range(2):
         # The first time the session reads the catalogue as well.
-        with beside.transaction(force_rollback=True):
-            row = beside.execute(explain, parameters, prepare=True).fetchone()
-    assert row is not None
-    plan: dict[str, Any] = row["QUERY PLAN"][0]["Plan"]
+        plan = explained(beside, statement, mode, parameters)
     assert plan["Actual Rows"] == 1
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < len(MEGABYTE) / PAGE / 4
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from psycopg.sql import SQL, Composed, Identifier, Literal
+from psycopg.sql import SQL
 from psycopg.types.numeric import Float8, Int8
 from support.builders import TTL
+from support.plans import execution, explained, prepared
 
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.storage.postgres.queries import Queries
@@ -102,41 +101,7 @@ _SCANNING = {
 
 def _explained(connection: psycopg.Connection[dict[str, Any]], scan: str, mode: str, **parts: Any) -> dict[str, Any]:
     statement, cap = SCANS[scan]
-    return _plan(connection, statement, mode, _SCANNING | {"cap": None if cap is None else Int8(cap)} | parts)
-
-
-def _plan(
-    connection: psycopg.Connection[dict[str, Any]], name: str, mode: str, parameters: dict[str, Any]
-) -> dict[str, Any]:
-    """The plan of a statement that was carried out and undone."""
-    connection.execute(f"SET plan_cache_mode = {mode}".encode())
-    with connection.transaction(force_rollback=True), _prepared(connection, name):
-        explain = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ")
-        row = connection.execute(explain + _execution(name, parameters)).fetchone()
-    assert row is not None
-    plan: dict[str, Any] = row["QUERY PLAN"][0]["Plan"]
-    return plan
-
-
-@contextmanager
-def _prepared(connection: psycopg.Connection[dict[str, Any]], name: str) -> Iterator[None]:
-    """The statement, prepared under its name. Only so is it the kept plan that is explained."""
-    statement = Queries("docket").numbered(name)
-    types = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", statement.text.decode()))
-    given = ", ".join(types[str(number)] for number in range(1, len(statement.names) + 1))
-    head = f"PREPARE {name}({given}) AS " if given else f"PREPARE {name} AS "
-    connection.execute(head.encode() + statement.text)
-    try:
-        yield
-    finally:
-        connection.execute(f"DEALLOCATE {name}".encode())
-
-
-def _execution(name: str, parameters: dict[str, Any]) -> Composed:
-    """NULL for what is not among the parameters."""
-    values = [Literal(parameters.get(parameter)) for parameter in Queries("docket").numbered(name).names]
-    arguments = SQL("({})").format(SQL(", ").join(values)) if values else SQL("")
-    return SQL("EXECUTE {}").format(Identifier(name)) + arguments
+    return explained(connection, statement, mode, _SCANNING | {"cap": None if cap is None else Int8(cap)} | parts)
 
 
 def _reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -247,7 +212,7 @@ _MOVING = {
 
 def _shortly(connection: psycopg.Connection[dict[str, Any]], statement: str, mode: str, **parts: Any) -> dict[str, Any]:
     """The plan of a statement that moves or takes a run; NULL for what it names besides."""
-    return _plan(connection, statement, mode, _MOVING | _TAKING | parts)
+    return explained(connection, statement, mode, _MOVING | _TAKING | parts)
 
 
 def _looked_at(plan: dict[str, Any]) -> int:
@@ -352,30 +317,28 @@ def test_a_plan_that_was_made_while_the_tables_were_empty_looks_rows_up(
     empty: psycopg.Connection[dict[str, Any]], name: str
 ) -> None:
     """A session keeps such a plan until the tables have been analysed, however many rows there are by then."""
-    with _prepared(empty, name):
-        row = empty.execute(SQL("EXPLAIN (FORMAT JSON) ") + _execution(name, {})).fetchone()
+    with prepared(empty, name):
+        row = empty.execute(SQL("EXPLAIN (FORMAT JSON) ") + execution(name, {})).fetchone()
     assert row is not None
     nodes = list(_nodes(row["QUERY PLAN"][0]["Plan"]))
     walked = [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"]
     assert not [table for table in walked if table.startswith("run")]
 
 
+@pytest.mark.parametrize("gate", ["tick", "nudge", "refill", "open"])
 @pytest.mark.parametrize(
     "name", ["take_ready", "lease_ready", "claim_due", "claim_due_by_tenant", "commit_release_and_take", "commit_all"]
 )
 def test_beside_a_long_backlog_a_scan_is_not_planned_anew_each_time(
-    history: tuple[psycopg.Connection[dict[str, Any]], int], name: str
+    history: tuple[psycopg.Connection[dict[str, Any]], int], name: str, gate: str
 ) -> None:
     """The server does so wherever a plan that is cut to its parameters promises more than the one it keeps."""
     connection, _ = history
     connection.execute("SET plan_cache_mode = auto")
-    with _prepared(connection, name):
-        for number in range(20):
+    with prepared(connection, name):
+        for preference in (None, "ready") * 5:
             with connection.transaction(force_rollback=True):
-                parts = {
-                    "gate": ("tick", "refill", "nudge", "open")[number % 4],
-                    "preference": (None, "ready")[number % 2],
-                }
-                connection.execute(_execution(name, _SCANNING | _MOVING | _TAKING | _TOGETHER | parts))
+                parts = {"gate": gate, "demanded": gate != "open", "preference": preference}
+                connection.execute(execution(name, _SCANNING | _MOVING | _TAKING | _TOGETHER | parts))
         plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE name = %s"
-        assert connection.execute(plans, [name]).fetchone() == {"custom_plans": 5, "generic_plans": 15}
+        assert connection.execute(plans, [name]).fetchone() == {"custom_plans": 5, "generic_plans": 5}

@@ -42,12 +42,12 @@ gate AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 entered AS MATERIALIZED (
-    SELECT %(gate)s::text <> 'tick' OR EXISTS (SELECT FROM gate) AS yes
+    SELECT (SELECT %(gate)s::text) <> 'tick' OR EXISTS (SELECT FROM gate) AS yes
 ),
 marked AS (
     UPDATE {schema}.dispatch d
     SET last_scan_at = (SELECT now FROM clock), scans = d.scans + 1
-    WHERE d.id = 1 AND (%(gate)s::text = 'nudge' OR d.id IN (SELECT id FROM gate))
+    WHERE d.id = 1 AND ((SELECT %(gate)s::text) = 'nudge' OR d.id IN (SELECT id FROM gate))
 ),
 -- The oldest claim there is. Below it there are dead index entries at most, and an old snapshot somewhere can keep very many
 -- of them: they are walked over here, once, and from `claimed_from` on only, if the caller has looked before.
@@ -64,7 +64,7 @@ first_claim AS MATERIALIZED (
 wanted AS MATERIALIZED (
     SELECT CASE
         WHEN NOT (SELECT yes FROM entered) THEN 0
-        WHEN %(gate)s::text = 'open' THEN %(limit)s::bigint
+        WHEN (SELECT %(gate)s::text) = 'open' THEN %(limit)s::bigint
         ELSE greatest(0, least(
             %(limit)s::bigint,
             (SELECT count FROM slots) - (
