@@ -207,6 +207,7 @@ _MOVING = {
     "expected": "2", "expected_event_seq": "1", "graph_id": "order", "graph_hash": "hash", "status": "running",
     "step": "1", "event_seq": "1", "checkpoint_type": "x", "state": "{}", "updated_at": "now",
     "schedule": "immediate", "leaving": "{expired-1}",
+    "event_type_1": "x", "event_data_1": "{}", "event_step": "1", "event_at": "now",
 }  # fmt: skip
 
 
@@ -273,7 +274,7 @@ _TOGETHER = {
     "statuses": "{running,running}", "steps": "{1,1}", "last_event_seqs": "{1,1}", "checkpoint_types": "{x,x}",
     "states": "{\"{}\",\"{}\"}", "commit_ids": "{a,b}", "updated_ats": "{now,now}", "finished_ats": "{NULL,NULL}",
     "refresh_afters": "{20,NULL}", "schedules": "{NULL,immediate}", "wake_ats": "{NULL,NULL}", "inbox_seqs": "{0,0}",
-    "replaced_ids": "{expired-1,expired-2}", "replaced_names": "{f,f}", "replaced_values": "{1,2}",
+    "replaced_ids": "{expired-1,expired-2}", "replaced_names": "{f,h}", "replaced_values": "{1,2}",
     "appended_ids": "{expired-1}", "appended_names": "{g}", "appended_items": "{[1]}",
     "event_ids": "{expired-1}", "event_seqs": "{1}", "event_types": "{x}", "event_steps": "{1}",
     "event_ats": "{now}", "event_nodes": "{NULL}", "event_data": "{\"{}\"}",
@@ -327,9 +328,19 @@ def test_a_plan_that_was_made_while_the_tables_were_empty_looks_rows_up(
 
 @pytest.mark.parametrize("gate", ["tick", "nudge", "refill", "open"])
 @pytest.mark.parametrize(
-    "name", ["take_ready", "lease_ready", "claim_due", "claim_due_by_tenant", "commit_release_and_take", "commit_all"]
+    "name",
+    [
+        "take_ready",
+        "lease_ready",
+        "claim_due",
+        "claim_due_by_tenant",
+        "commit_release_and_take",
+        "commit_all_and_take",
+        "commit_retain_changing",
+        "read_values",
+    ],
 )
-def test_beside_a_long_backlog_a_scan_is_not_planned_anew_each_time(
+def test_beside_a_long_backlog_a_statement_is_not_planned_anew_each_time(
     history: tuple[psycopg.Connection[dict[str, Any]], int], name: str, gate: str
 ) -> None:
     """The server does so wherever a plan that is cut to its parameters promises more than the one it keeps."""
@@ -338,7 +349,7 @@ def test_beside_a_long_backlog_a_scan_is_not_planned_anew_each_time(
     with prepared(connection, name):
         for preference in (None, "ready") * 5:
             with connection.transaction(force_rollback=True):
-                parts = {"gate": gate, "demanded": gate != "open", "preference": preference}
+                parts = {"gate": gate, "demanded": gate != "open", "preference": preference, "names": "{f}"}
                 connection.execute(execution(name, _SCANNING | _MOVING | _TAKING | _TOGETHER | parts))
         plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE name = %s"
         assert connection.execute(plans, [name]).fetchone() == {"custom_plans": 5, "generic_plans": 5}

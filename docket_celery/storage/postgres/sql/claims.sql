@@ -51,13 +51,14 @@ CROSS JOIN LATERAL (
 ) chunks
 
 -- name: read_values
--- One statement, so one snapshot: the values belong to the sequence that it finds.
+-- One statement, so one snapshot: the values belong to the sequence that it finds. The names are hidden from the planner: see
+-- scans.sql.
 SELECT n.name,
        (SELECT f.value::text FROM {schema}.run_fields f WHERE f.run_id = r.id AND f.name = n.name) AS value,
        ARRAY (
            SELECT c.items::text FROM {schema}.run_chunks c WHERE c.run_id = r.id AND c.name = n.name ORDER BY c.seq
        ) AS chunks
-FROM {schema}.runs r, unnest(%(names)s::text[]) AS n (name)
+FROM {schema}.runs r, unnest((SELECT %(names)s::text)::text[]) AS n (name)
 WHERE r.id = %(id)s::text
   -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
   AND (r.claim_token = %(token)s::text AND r.checkpoint_seq = %(checkpoint_seq)s::bigint) IS TRUE;
