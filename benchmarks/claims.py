@@ -1,4 +1,5 @@
-"""What a claim costs: claims per second beside long backlogs and histories, pages read, exchanges, HOT updates.
+"""What a claim costs: claims per second beside long backlogs and histories, pages read, claims of fifty leases, exchanges,
+HOT updates.
 
     python -m benchmarks.claims [--quick] [--seconds 3] [--json FILE]
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -74,11 +76,20 @@ _RUNS = """
 
 
 CLAIMERS = (1, 4)
+BATCH = 50
+"""Leases of one large claim."""
+WARM, TIMED = 8, 12
+"""Such claims before the clock begins, while the session makes its plans; and by the clock."""
 HOT_COMMITS = 1_000
 
 
 def measure(
-    backlogs: list[Backlog], seconds: float, *, claimers: Sequence[int] = CLAIMERS, commits: int = HOT_COMMITS
+    backlogs: list[Backlog],
+    seconds: float,
+    *,
+    claimers: Sequence[int] = CLAIMERS,
+    batches: tuple[int, int] = (WARM, TIMED),
+    commits: int = HOT_COMMITS,
 ) -> list[dict[str, Any]]:
     """Claims per second and pages of every backlog, order and number of claimers; HOT updates among so many commits."""
     rows = []
@@ -93,6 +104,7 @@ def measure(
                     url = server.create_database(copy, template=f"backlog_{number}")
                     rows.append(_measured(url, backlog, order, many, seconds))
                     drop(server.url("postgres"), copy)
+                rows.append(_in_batches(server, f"backlog_{number}", backlog, order, *batches))
             drop(server.url("postgres"), f"backlog_{number}")
         rows += exchanges(server) + hot_share(server, commits)
     return rows
@@ -130,6 +142,40 @@ def _measured(url: str, backlog: Backlog, order: Order, claimers: int, seconds: 
         "pages_first": first,
         "pages_last": pages(url, order),
     }
+
+
+def _in_batches(
+    server: EmbeddedPostgres, template: str, backlog: Backlog, order: Order, warm: int, timed: int
+) -> dict[str, Any]:
+    """What one claim of many leases takes: the median of `timed` of them, after `warm` others."""
+    url = server.create_database("batches", template=template)
+    storage = open_storage(url)
+    policy = replace(_policy(order, 0.4), limit=BATCH)
+    for _ in range(warm):
+        storage.runs.claim_due(policy)
+    with psycopg.connect(url, autocommit=True) as connection:
+        written, spans = _written(connection), []
+        for _ in range(timed):
+            began = time.perf_counter()
+            leases = storage.runs.claim_due(policy).leases
+            spans.append(time.perf_counter() - began)
+            assert len(leases) == BATCH, len(leases)
+        written = _written(connection) - written
+    storage.runs._database.sessions.close()  # type: ignore[attr-defined]
+    drop(server.url("postgres"), "batches")
+    return {
+        "backlog": str(backlog),
+        "order": order,
+        "leases": BATCH,
+        "milliseconds": round(statistics.median(spans) * 1e3, 2),
+        "log_per_lease": round(written / timed / BATCH),
+    }
+
+
+def _written(connection: psycopg.Connection) -> int:
+    row = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def claim_for(url: str, order: Order, begin: float, seconds: float) -> tuple[int, float]:
@@ -248,11 +294,16 @@ def report(rows: list[dict[str, Any]]) -> None:
     console = Console(width=120)
     claims = Table("backlog", "order", "claimers", "claims/s", "pages first (all)", "pages last (all)", title="claims")
     for row in rows:
-        if "backlog" in row:
+        if "claimers" in row:
             first, last = (f"{row[k]['selection']} ({row[k]['total']})" for k in ("pages_first", "pages_last"))
             speed = f"{row['claims_per_second']:,.0f}"
             claims.add_row(row["backlog"], row["order"], str(row["claimers"]), speed, first, last)
     console.print(claims)
+    batches = Table("backlog", "order", "ms", "log, bytes/lease", title=f"claims of {BATCH} leases")
+    for row in rows:
+        if "leases" in row:
+            batches.add_row(row["backlog"], row["order"], f"{row['milliseconds']:g}", f"{row['log_per_lease']:,}")
+    console.print(batches)
     trips = Table("operation", "exchanges", title="exchanges")
     for row in rows:
         if "operation" in row:
