@@ -1,5 +1,5 @@
-"""What a claim costs: claims per second beside long backlogs and histories, pages read, claims of fifty leases, exchanges,
-HOT updates.
+"""What a claim costs: claims per second beside long backlogs and histories, pages read, claims of fifty leases,
+exchanges and HOT updates.
 
     python -m benchmarks.claims [--quick] [--seconds 3] [--json FILE]
 
