@@ -6,11 +6,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
 from support.builders import a_scan
+from support.clock import eventually
 from support.scene import Scene
 
+from benchmarks.exchanges import counted
 from docket_celery.storage.contracts.claims import ClaimBatch, Demand
 from docket_celery.storage.postgres import open_storage
 
@@ -62,6 +67,32 @@ def test_a_tick_passes_by_while_another_scan_holds_the_gate(place: Scene, beside
         beside.execute("SELECT FROM dispatch FOR UPDATE")
         assert not place.scan(demand=Demand(gate="tick", slots=4)).scanned
     assert len(place.scan(demand=Demand(gate="tick", slots=4)).leases) == 1
+
+
+@pytest.mark.parametrize("order", ["age", "tenants"])
+def test_a_nudge_goes_through_an_open_gate_in_one_exchange(place: Scene, postgres_url: str, order: Any) -> None:
+    port = conninfo_to_dict(postgres_url)["port"]
+    with counted(int(port)) as proxy:
+        runs = open_storage(postgres_url.replace(f":{port}/", f":{proxy.port}/"), now=place.clock.now).runs
+        nudge = a_scan(demand=Demand(gate="nudge", slots=4), order=order)
+        runs.claim_due(nudge)
+        place.start()
+        assert proxy.of(lambda: runs.claim_due(nudge)) == 1
+    assert place.info().claimed_at == place.now
+
+
+@pytest.mark.parametrize("order", ["age", "tenants"])
+def test_a_nudge_waits_for_a_scan_under_way_and_sees_what_came_meanwhile(
+    place: Scene, beside: psycopg.Connection, order: Any
+) -> None:
+    with ThreadPoolExecutor(1) as pool, beside.transaction():
+        beside.execute("UPDATE dispatch SET scans = scans + 1")
+        nudged = pool.submit(place.scan, demand=Demand(gate="nudge", slots=4), order=order)
+        waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+            eventually(lambda: watch.execute(waiting).rowcount == 1)
+        place.start()
+    assert len(nudged.result(timeout=10).leases) == 1
 
 
 def test_a_nudge_gives_up_when_a_scan_is_frozen_and_says_so(place: Scene, beside: psycopg.Connection) -> None:

@@ -94,16 +94,25 @@ class PostgresScans:
         """The rows of one scan from `horizon` on; none when a nudge found the gate held. Leaves a new outlook."""
         began = time.monotonic()
         given = {**parameters, "ready_from": horizon.ready_from, "claimed_from": horizon.claimed_from}
-        if parameters["gate"] == "nudge":
-            rows = self._database.run(lambda session, _: self._nudge(session, statement, given))
-        else:
-            rows = self._database.read(statement, given)
+        look = self._nudge if parameters["gate"] == "nudge" else self._database.read
+        rows = look(statement, given)
         if rows and rows[0]["scanned"] and parameters["now"] is None:
             self._outlook = self._outlook.after(rows[0], horizon, began, time.monotonic())
         return rows
 
-    def _nudge(self, session: Session, statement: str, parameters: dict[str, Any]) -> list[DictRow]:
-        """The rows of one scan behind the gate; none when the gate did not open in time."""
+    def _nudge(self, statement: str, parameters: dict[str, Any]) -> list[DictRow]:
+        """The rows of one scan behind the gate; none when the gate did not open in time.
+
+        One exchange where no scan is under way: as a tick, which goes through an open gate and passes by a shut one.
+        """
+        at_once = {**parameters, "gate": "tick", "interval": timedelta(0)}
+        rows = self._database.read(statement, at_once)
+        if rows[0]["scanned"]:
+            return rows
+        return self._database.run(lambda session, _: self._wait(session, statement, parameters))
+
+    def _wait(self, session: Session, statement: str, parameters: dict[str, Any]) -> list[DictRow]:
+        """The same, after a scan that is under way."""
         try:
             with session.transaction():
                 bounds = {"lock": _GATE_TIMEOUT, "idle": _GATE_IDLE_TIMEOUT}
