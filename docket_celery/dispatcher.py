@@ -53,6 +53,15 @@ class Dispatcher:
         """
         return self._dispatch(self._policy(LARGEST_BATCH, "nudge"), own=1)
 
+    def take_alone(self) -> Taken | None:
+        """Takes the run that a nudge is about for the calling slot, if nothing else is due and there is nobody else to
+        claim for. Hooks and log are left to the caller, who begins the run at once.
+        """
+        taken = self._engine.storage.runs.take_alone(self._policy(1, "refill"), token=self._engine.ids.token())
+        if taken is not None:
+            self._wake_in_time(taken.batch)
+        return taken
+
     def hand_on(self) -> ClaimBatch:
         """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
         return self._dispatch(self._single())
@@ -103,8 +112,7 @@ class Dispatcher:
     def _dispatch(self, policy: ClaimPolicy, *, own: int = 0) -> ClaimBatch:
         """One scan. Its leases go out, but for the first `own`; those that could not are given back."""
         batch = self._scan(policy)
-        if batch.next_wake_at is not None:
-            self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
+        self._wake_in_time(batch)
         others = batch.leases[own:]
         try:
             launched = self._launch(others) if others else 0
@@ -113,6 +121,11 @@ class Dispatcher:
             raise
         self._give_back(others[launched:])
         return batch
+
+    def _wake_in_time(self, batch: ClaimBatch) -> None:
+        """For what is due before the next tick."""
+        if batch.next_wake_at is not None:
+            self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
         """Releases leases that did not go out. Where even that fails they are handed out again once they expire."""

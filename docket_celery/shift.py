@@ -1,9 +1,10 @@
 """What one worker slot does with one message, and then with the next run: a vehicle that goes on while work is due.
 
-A message brings a lease; or it is a nudge, and the slot claims for the whole fleet, the first lease for itself. The
-broker is not asked for every run. When its lease is drained, the slot claims the next due run itself, until nothing is
-due, its time is up, or its worker wants to stop; if work is still due then, it leaves one lease behind for the slot
-that it frees. The broker and the database may fail a shift between two runs: the tick goes on for it.
+A message brings a lease; or it is a nudge, and the slot takes the one run that is due, or claims for the whole fleet,
+the first lease for itself. The broker is not asked for every run. When its lease is drained, the slot claims the next
+due run itself, until nothing is due, its time is up, or its worker wants to stop; if work is still due then, it leaves
+one lease behind for the slot that it frees. The broker and the database may fail a shift between two runs: the tick
+goes on for it.
 """
 
 from __future__ import annotations
@@ -67,12 +68,19 @@ class Shift:
         self._vehicle = Vehicle(engine, stopping=stopping)
 
     def answer(self) -> NudgeReport:
-        """Answers a nudge: claims for every free slot, hands the other leases on, and works on the first itself."""
+        """Answers a nudge. Where one run is due and nothing else, the slot takes it. Otherwise it claims for every free
+        slot, hands the other leases on, and works on the first itself.
+        """
+        asked_at = self._engine.clock.monotonic()
         try:
-            batch = self._dispatcher.nudge()
+            taken = self._dispatcher.take_alone()
+            heard_at = self._engine.clock.monotonic()
+            batch = self._dispatcher.nudge() if taken is None else taken.batch
         except StoreError:
             logger.warning("the slot could not claim for a nudge", exc_info=True)
             return NudgeReport(batch=None)
+        if taken is not None:
+            return NudgeReport(batch=batch, shift=self._take_on(taken, asked_at, heard_at))
         return NudgeReport(batch=batch, shift=self.work(batch.leases[0]) if batch.leases else None)
 
     def work(self, lease: Lease) -> ShiftReport:
@@ -80,16 +88,26 @@ class Shift:
 
         Raises what the first lease's vehicle raised, so that the task that carried it fails.
         """
+        return self._from(lambda slot: self._vehicle.drain(lease, slot))
+
+    def _take_on(self, taken: Taken, asked_at: float, heard_at: float) -> ShiftReport:
+        self._dispatcher.tell(taken.batch)
+        return self._from(
+            lambda slot: self._vehicle.drive(taken, asked_at=asked_at, heard_at=heard_at, succession=slot)
+        )
+
+    def _from(self, first: Callable[[Succession], Outcome]) -> ShiftReport:
+        """A shift that begins with `first`, which drives a run to its end."""
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
         slot = Succession(lambda: self._dispatcher.request() if self._may_go_on(until) else None)
         try:
-            return self._work(lease, slot, until)
+            return self._go_on(first, slot, until)
         finally:
             give_back(slot, self._engine.storage.runs)
 
-    def _work(self, lease: Lease, slot: Succession, until: float) -> ShiftReport:
+    def _go_on(self, first: Callable[[Succession], Outcome], slot: Succession, until: float) -> ShiftReport:
         try:
-            outcome = self._vehicle.drain(lease, slot)
+            outcome = first(slot)
         except Exception:
             self._leave()
             raise

@@ -123,6 +123,15 @@ class History(RuleBasedStateMachine):
             return multiple()
         return self._note_taken(taken, token, again="again" in expected.values())
 
+    @rule(target=holders)
+    def take_alone(self) -> Any:
+        expected = self.model.outcomes(self.scene.now, len(RUN_IDS), None)
+        alone = list(expected.values()) == ["fresh"] and self.model.runs[next(iter(expected))].claimed_at is None
+        token = f"private-{self.scene.ids.token()}"
+        taken = self.scene.runs.take_alone(a_scan(limit=1, max_claim_attempts=MAX_ATTEMPTS), token=token)
+        assert (taken is not None) == alone
+        return multiple() if taken is None else self._note_taken(taken, token, again=False)
+
     @rule(target=holders, proposed=proposals, preference=st.sampled_from([None, "ready", "expired"]))
     def commit_and_take_along(self, proposed: tuple[CommitProposal, Then], preference: Any) -> Any:
         """Who comes along is who would be taken after the commit, the run itself set aside; nobody need come."""

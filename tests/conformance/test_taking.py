@@ -128,6 +128,79 @@ def test_tenants_have_their_turns(scene: Scene) -> None:
     assert _take(scene, "three", order="tenants", tenant_cap=1).claim is None
 
 
+def _alone(scene: Scene, **parts: object) -> Taken | None:
+    return scene.runs.take_alone(a_scan(**{"limit": 1, **parts}), token="mine")
+
+
+@pytest.mark.parametrize("demand", [None, Demand(gate="refill", slots=1), Demand(gate="refill")])
+def test_the_one_run_that_is_due_is_taken_alone_with_the_next_wake(scene: Scene, demand: Demand | None) -> None:
+    scene.start(fields={"n": 1}, tenant="acme")
+    later = scene.clock.advance(5)
+    wake = later + timedelta(seconds=30)
+    scene.start("run-2", schedule=Release(kind="at", at=wake))
+    taken = _alone(scene, demand=demand)
+    assert taken is not None
+    assert isinstance(taken.claim, Redeemed)
+    (lease,) = taken.batch.leases
+    assert (lease.run_id, lease.tenant, lease.claim_token, lease.claim_attempt) == ("run-1", "acme", "mine", 1)
+    assert (taken.claim.run, taken.claim.claimed_at, taken.claim.now) == (scene.run(), later, later)
+    assert (taken.batch.next_wake_at, taken.batch.stolen, taken.batch.reissued) == (wake, 0, 0)
+    info = scene.info()
+    assert (info.claim_redeemed, info.claim_attempts, info.claimed_at, info.wake_at) == (True, 1, later, None)
+    assert scene.commit("run-1", "mine").checkpoint_seq == 2
+
+
+def test_a_run_is_not_taken_alone_while_a_second_one_is_due(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.start("run-2")
+    assert _alone(scene) is None
+    assert len(scene.scan().leases) == 2
+
+
+@pytest.mark.parametrize("redeemed", [True, False])
+def test_a_run_is_not_taken_alone_beside_an_expired_claim(scene: Scene, redeemed: bool) -> None:
+    scene.start("run-1")
+    scene.hold() if redeemed else scene.lease()
+    scene.expire()
+    scene.start("run-2")
+    assert _alone(scene) is None
+    assert len(scene.scan().leases) == 2
+
+
+def test_an_expired_claim_is_not_taken_alone(scene: Scene) -> None:
+    scene.start()
+    scene.hold()
+    scene.expire()
+    assert _alone(scene) is None
+
+
+def test_nothing_due_is_nothing_taken_alone(scene: Scene) -> None:
+    scene.start(schedule=Release(kind="at", at=scene.now + timedelta(seconds=1)))
+    assert _alone(scene) is None
+
+
+def test_a_run_whose_attempts_are_used_up_is_not_taken_alone(scene: Scene) -> None:
+    scene.start()
+    for number in range(3):
+        _taken(scene, f"token-{number}")
+        scene.runs.release_claim("run-1", f"token-{number}")
+    assert _alone(scene) is None
+    assert [halted.run_id for halted in scene.scan().poisoned] == ["run-1"]
+
+
+def test_no_run_is_taken_alone_while_every_slot_has_one(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.hold()
+    scene.start("run-2")
+    assert _alone(scene, demand=Demand(gate="refill", slots=1)) is None
+    assert _alone(scene, demand=Demand(gate="refill", slots=2)) is not None
+
+
+def test_where_tenants_take_turns_no_run_is_taken_alone(scene: Scene) -> None:
+    scene.start(tenant="acme")
+    assert _alone(scene, order="tenants") is None
+
+
 def _held_beside_ready_ones(scene: Scene, *ready: str) -> str:
     """The token of the claimed run `run-1`; the others wait, in this order."""
     scene.start()

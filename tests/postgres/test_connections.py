@@ -110,6 +110,17 @@ def test_a_taken_run_whose_reply_was_lost_is_the_one_that_is_given(
     assert place.info("run-2").claimed_at is None
 
 
+def test_a_run_that_was_taken_alone_is_given_again_after_a_lost_reply(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start("run-1")
+    _lose_reply(place, monkeypatch, "take_alone")
+    taken = place.runs.take_alone(a_scan(limit=1), token="mine")
+    assert taken is not None
+    assert isinstance(taken.claim, Redeemed)
+    assert (taken.claim.run.id, taken.claim.claim_attempt) == ("run-1", 1)
+
+
 def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
     place: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

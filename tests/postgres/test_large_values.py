@@ -97,7 +97,7 @@ def test_whoever_looks_at_a_run_sees_all_its_values(place: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-@pytest.mark.parametrize("statement", ["redeem_claim", "take_ready"])
+@pytest.mark.parametrize("statement", ["redeem_claim", "take_ready", "take_alone"])
 def test_a_large_value_is_not_fetched_from_where_it_lies(
     place: Scene, beside: psycopg.Connection, statement: str, mode: str
 ) -> None:

@@ -240,6 +240,23 @@ def test_one_ready_run_is_found_by_partial_indexes_and_few_pages_and_locked_alon
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_run_that_is_not_alone_is_seen_by_partial_indexes_and_few_pages_and_not_locked(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+) -> None:
+    connection, _ = history
+    connection.execute("BEGIN")
+    connection.execute(
+        "UPDATE runs SET wake_at = now(), claim_token = NULL, claimed_at = NULL WHERE id LIKE 'expired-%'"
+    )
+    plan = _shortly(connection, "take_alone", mode)
+    connection.execute("ROLLBACK")
+    assert (plan["Actual Rows"], _locked(plan)) == (0, 0)
+    assert {node["Node Type"] for node in _reads(plan)} <= {"Index Scan", "Index Only Scan", "Bitmap Index Scan"}
+    assert {node["Index Name"] for node in _reads(plan)} <= {"runs_ready", "runs_claimed", "runs_pkey"}
+    assert _buffers(plan) <= 50
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_a_lease_that_is_left_to_the_long_scan_locks_nothing_and_reads_few_pages(
     history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
 ) -> None:

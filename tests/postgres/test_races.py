@@ -18,6 +18,7 @@ from docket_celery.runtime.mutations import cancel
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, Commit, MutationDecision, NoChange, Release
+from docket_celery.storage.postgres import open_storage
 
 
 def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
@@ -249,3 +250,26 @@ def test_a_run_that_moved_on_while_a_commit_waited_does_not_come_along_with_its_
     claim = place.runs.take_due(wanted.policy, token=wanted.token).claim
     assert isinstance(claim, Redeemed)
     assert (claim.run, claim.run.fields) == (place.run("moving"), {"n": 2})
+
+
+def test_a_run_that_a_rival_holds_is_not_taken_alone(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    with beside.transaction():
+        beside.execute("SELECT FROM runs FOR UPDATE")
+        assert place.runs.take_alone(a_scan(limit=1), token="mine") is None
+    assert place.runs.take_alone(a_scan(limit=1), token="mine") is not None
+
+
+def test_one_run_that_is_due_is_taken_alone_by_one_of_many(place: Scene, postgres_url: str) -> None:
+    runs = open_storage(postgres_url, max_connections=8).runs
+    for number in range(20):
+        place.start(f"run-{number}")
+        start = threading.Barrier(8)
+
+        def take(slot: int, number: int = number, start: threading.Barrier = start) -> int:
+            start.wait()
+            return runs.take_alone(a_scan(limit=1), token=f"{number}-{slot}") is not None
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(take, range(8))) == 1
+        assert place.info(f"run-{number}").claim_attempts == 1

@@ -23,6 +23,10 @@ class LeavingStore:
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
         return _taken_without_values(self._inner.take_due(policy, token=token))
 
+    def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
+        taken: Taken | None = self._inner.take_alone(policy, token=token)
+        return None if taken is None else _taken_without_values(taken)
+
     def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         done: Committed = self._inner.commit(scope, proposal, take=take)
         return done if done.taken is None else replace(done, taken=_taken_without_values(done.taken))

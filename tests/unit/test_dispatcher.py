@@ -76,6 +76,23 @@ def test_a_nudge_with_one_due_run_asks_nothing_of_the_broker() -> None:
     assert len(Dispatcher(rig.engine, broken).nudge().leases) == 1
 
 
+def test_a_run_that_is_due_alone_is_taken_and_the_next_timer_passed_on() -> None:
+    rig = a_fleet(1)
+    rig.start(QUICK, start_at=rig.clock.now() + timedelta(seconds=0.4))
+    rig.nudges.after.clear()
+    taken = Dispatcher(rig.engine, Broker()).take_alone()
+    assert taken is not None
+    assert [lease.run_id for lease in taken.batch.leases] == ["run-1"]
+    assert rig.nudges.after == [pytest.approx(0.4)]
+    assert rig.info("run-1").claim_attempts == 1
+
+
+def test_of_several_due_runs_none_is_taken_alone() -> None:
+    rig = a_fleet(2)
+    assert Dispatcher(rig.engine, Broker()).take_alone() is None
+    assert rig.nudges.after == [0.0, 0.0]
+
+
 def test_a_nudge_whose_leases_cannot_be_published_keeps_its_own() -> None:
     rig, broker = a_fleet(4), Broker(room=1)
     own, *_ = Dispatcher(rig.engine, broker).nudge().leases

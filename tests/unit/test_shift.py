@@ -130,6 +130,28 @@ def test_a_nudge_claims_no_more_than_there_are_slots_its_own_among_them(publishe
     assert published.leases == []
 
 
+def test_a_nudge_about_one_run_alone_takes_it_without_a_scan_and_goes_on(published: Published) -> None:
+    rig = Rig()
+
+    def starts_another() -> None:
+        rig.start(quick(name="another"))
+
+    rig.start(quick(function=starts_another))
+    report = a_shift(rig, published).answer()
+    assert str(report) == "claimed 1; graph=quick run=run-1 parked:terminal (+1 more)"
+    assert (rig.runs.count("claim_due"), rig.runs.count("redeem_claim")) == (0, 0)
+    assert [fact.leases for fact in rig.reported(LeasesGranted)] == [1, 1]
+    assert (statuses(rig, 2), published.leases) == (["done"] * 2, [])
+
+
+def test_the_time_that_hooks_take_before_a_run_taken_alone_begins_is_not_lost(published: Published) -> None:
+    rig = Rig()
+    rig.start(quick(function=lambda: Sleep(10)))
+    rig.engine.hooks.add(lambda fact: rig.advance(5) if isinstance(fact, LeasesGranted) else None)
+    a_shift(rig, published).answer()
+    assert rig.info("run-1").wake_at == rig.clock.now() + timedelta(seconds=10)
+
+
 def test_a_nudge_that_finds_nothing_ends_at_once(published: Published) -> None:
     rig = Rig()
     assert str(a_shift(rig, published).answer()) == "nothing to claim"
@@ -147,12 +169,14 @@ def test_a_nudge_tells_what_it_stole_and_what_it_halted(published: Published) ->
     assert report == "claimed 1, 1 stolen, 1 poisoned; graph=quick run=run-2 parked:terminal"
 
 
+@pytest.mark.parametrize(("due", "asked"), [(1, "take_alone"), (2, "claim_due")])
 def test_a_nudge_for_which_the_database_is_away_ends_in_peace(
-    published: Published, caplog: pytest.LogCaptureFixture
+    published: Published, caplog: pytest.LogCaptureFixture, due: int, asked: str
 ) -> None:
     rig = Rig()
-    rig.start(quick())
-    rig.runs.plan("claim_due", unreachable())
+    for _ in range(due):
+        rig.start(quick())
+    rig.runs.plan(asked, unreachable())
     assert str(a_shift(rig, published).answer()) == "unanswered"
     assert "could not claim for a nudge" in caplog.text
 

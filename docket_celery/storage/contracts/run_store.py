@@ -155,6 +155,15 @@ class RunStore(Protocol):
         """
         ...
 
+    def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
+        """Takes as `take_due` does, but only the one run that a scan would find: due, with no other one due and no
+        expired claim beside it.
+
+        For a slot that a nudge has reached: None says nothing about what is due, and then a scan has to look. A store
+        knows this of the order `age` alone, and leaves it to the scan as well where the run's attempts are used up.
+        """
+        ...
+
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         """Moves `claimed_at` of the given `(run_id, token)` claims to now, never backward; rows locked by others are
         left out. Returns the ids of the runs still claimed under their token and refreshed.

@@ -114,6 +114,17 @@ class MemoryClaims:
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
         return take_in_two(self, policy, token)
 
+    def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
+        with self._state.lock:
+            now = policy.now or self._state.clock.now()
+            ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
+            alone = policy.order == "age" and [candidate.kind for candidate in ranked] == ["ready"]
+            used_up = any(one.stored.claim_attempts >= policy.max_claim_attempts for one in ranked)
+        if used_up or not alone:
+            return None
+        taken = self.take_due(policy, token=token)
+        return None if taken.claim is None else taken
+
     def _take_along(self, request: TakeRequest) -> Taken | None:
         """One due run. None when nothing is due, or attempts are used up."""
         with self._state.lock:

@@ -33,9 +33,8 @@ overdue AS MATERIALIZED (
     ) held
 )
 
--- part: longest_ready
--- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
--- free.
+-- part: weighed
+-- Whether there is an expired claim, and whether a slot is free.
 {slots},
 {overdue},
 free AS MATERIALIZED (
@@ -43,7 +42,12 @@ free AS MATERIALIZED (
         WHEN (SELECT %(demanded)s::bool) THEN (SELECT count FROM slots) > {claims_out}
         ELSE true
     END AS yes
-),
+)
+
+-- part: longest_ready
+-- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
+-- free.
+{weighed},
 next AS MATERIALIZED (
     SELECT r.id, r.wake_at
     FROM {schema}.runs r
@@ -133,3 +137,29 @@ WITH hit AS (
 {redeemed}
 FROM hit r
 {gathered};
+
+-- name: take_alone
+-- The one run that is due, so that whoever takes it has nobody else to claim for. None as soon as a second one is due, an
+-- expired claim is there, or no slot is free: that is for a scan.
+WITH
+{own_clock},
+{weighed},
+first_two AS MATERIALIZED (
+    SELECT r.id
+    FROM {schema}.runs r
+    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
+      AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
+    ORDER BY r.wake_at, r.id
+    LIMIT (SELECT 2 * (f.yes AND NOT o.yes)::int FROM free f, overdue o)
+),
+next AS MATERIALIZED (
+    SELECT r.id, r.wake_at
+    FROM {schema}.runs r
+    WHERE r.id = (SELECT min(id) FROM first_two HAVING count(*) = 1)
+      AND CASE WHEN r.status = 'running' AND r.poisoned_at IS NULL THEN r.wake_at <= (SELECT now FROM clock) ELSE false END
+    FOR UPDATE SKIP LOCKED
+),
+{taking}
+SELECT taken.*, {next_wake} FROM (
+{taken}
+) taken;
