@@ -75,8 +75,7 @@ class PostgresRunStore(PostgresCommits):
         def mutate(session: Session, again: bool) -> Mutated:
             with session.transaction():
                 bounds = {"lock": _MUTATION_LOCK_TIMEOUT, "idle": _MUTATION_IDLE_TIMEOUT}
-                self._database.execute(session, "bound_transaction", bounds)
-                if self._database.execute(session, "lock_run", parameters).fetchone() is None:
+                if self._database.execute(session, "lock_run", parameters | bounds).fetchone() is None:
                     raise NotFound(f"no run {run_id!r} in this scope")
                 (row,) = self._database.execute(session, "fetch_run", parameters).fetchall()
                 run, now = run_of(row), row["now"]

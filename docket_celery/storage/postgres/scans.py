@@ -116,8 +116,7 @@ class PostgresScans:
         try:
             with session.transaction():
                 bounds = {"lock": _GATE_TIMEOUT, "idle": _GATE_IDLE_TIMEOUT}
-                self._database.execute(session, "bound_transaction", bounds)
-                self._database.execute(session, "claim_gate", {})
+                self._database.execute(session, "claim_gate", bounds)
                 return self._database.execute(session, statement, parameters).fetchall()
         except errors.LockNotAvailable:
             return []

@@ -177,13 +177,17 @@ SELECT r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.eve
 FROM {schema}.runs r
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
 
--- name: bound_transaction
--- Local to the transaction, so that a pooled session keeps its own settings.
-SELECT set_config('lock_timeout', %(lock)s::text, true),
-       set_config('idle_in_transaction_session_timeout', %(idle)s::text, true);
+-- part: bounds
+-- How long a transaction waits for a lock, and stands still. Local to it, so that a pooled session keeps its own settings.
+-- Joined to the rows that a statement locks, they hold before it locks them: rows are locked after they were joined.
+bounds AS MATERIALIZED (
+    SELECT set_config('lock_timeout', %(lock)s::text, true) AS lock,
+           set_config('idle_in_transaction_session_timeout', %(idle)s::text, true) AS idle
+)
 
 -- name: lock_run
 -- The values are read by the next statement: one that waits here and reads them too can return the new row with old ones.
-SELECT r.id FROM {schema}.runs r
+WITH {bounds}
+SELECT r.id, b.lock, b.idle FROM bounds b CROSS JOIN {schema}.runs r
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
-FOR UPDATE;
+FOR UPDATE OF r;

@@ -9,7 +9,9 @@
 
 -- name: claim_gate
 -- A nudge waits here for a running scan; then it claims in a second statement, whose snapshot sees what that scan took.
-SELECT id FROM {schema}.dispatch WHERE id = 1 FOR UPDATE;
+WITH {bounds}
+SELECT d.id, b.lock, b.idle FROM bounds b CROSS JOIN {schema}.dispatch d WHERE d.id = 1
+FOR UPDATE OF d;
 
 -- part: slots
 -- None registered counts as one.
