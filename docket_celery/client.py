@@ -56,6 +56,14 @@ FIRST_POLL, SLOWEST_POLL = 0.01, 0.5
 """Seconds between two looks of `await_run`; the pause doubles from the first to the second."""
 
 
+class _NotLoaded(Exception):
+    """A run is locked whose graph version has to be loaded first, while nothing is held."""
+
+    def __init__(self, ref: GraphRef) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+
 class Client(ABC):
     """The verbs, under one owner scope."""
 
@@ -238,13 +246,20 @@ class Client(ABC):
         `NotFound` for an id that is not open, `InactiveRun` for an ended run, `InvalidInput` for an answer that does
         not fit.
         """
-        run = self.fetch_run(run_id)
-        plan = self._plan(self._scope(), GraphRef(graph_id=run.graph_id, graph_hash=run.graph_hash))
+        scope = self._scope()
 
         def decide(latest: Run, now: datetime) -> Moment | None:
+            ref = GraphRef(graph_id=latest.graph_id, graph_hash=latest.graph_hash)
+            plan = self.engine.plans.known(scope, ref)
+            if not isinstance(plan, RuntimeGraph):
+                raise _NotLoaded(ref)
             return resolve_interrupt(plan, latest, interrupt_id, answer, now=now, options=self.engine.options)
 
-        return self._mutate(run_id, decide)
+        while True:
+            try:
+                return self._mutate(run_id, decide)
+            except _NotLoaded as missing:
+                self._plan(scope, missing.ref)
 
     def cancel_run(self, run_id: str, *, reason: str = "", force: bool = False) -> Run:
         """Ends a run as cancelled, whatever it is doing; a vehicle under way loses its claim.

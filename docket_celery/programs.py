@@ -58,21 +58,28 @@ class Programs:
 
     def get(self, scope: Scope, ref: GraphRef) -> RuntimeGraph | Incompatible:
         """The compiled version, or why this process cannot have it. `NotFound` when it is not published."""
-        key = (scope.tenant, ref)
-        with self._lock:
-            entry = self._entries.get(key)
-            if isinstance(entry, Incompatible) and entry.until <= self._monotonic():
-                entry = None
-            if entry is not None:
-                self._entries.move_to_end(key)
-                return entry
+        known = self.known(scope, ref)
+        if known is not None:
+            return known
         loaded = self._load(scope, ref)
+        key = (scope.tenant, ref)
         with self._lock:
             self._entries[key] = loaded
             self._entries.move_to_end(key)
             while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
         return loaded
+
+    def known(self, scope: Scope, ref: GraphRef) -> RuntimeGraph | Incompatible | None:
+        """The same without loading anything; None for what is not kept."""
+        key = (scope.tenant, ref)
+        with self._lock:
+            entry = self._entries.get(key)
+            if isinstance(entry, Incompatible) and entry.until <= self._monotonic():
+                return None
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
 
     def _load(self, scope: Scope, ref: GraphRef) -> RuntimeGraph | Incompatible:
         try:

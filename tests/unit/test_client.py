@@ -240,6 +240,35 @@ def test_an_answer_makes_its_run_due_and_a_second_one_changes_nothing() -> None:
     assert rig.nudges.after == [0.0]
 
 
+def test_an_answer_reads_its_run_once_and_loads_an_unknown_version_while_the_run_is_not_held() -> None:
+    rig = Rig()
+    rig.start(ASKING)
+    rig.drain()
+    elsewhere = Rig(storage=rig.engine.storage, clock=rig.clock)
+    interrupt = rig.run().interrupts[0].id
+    elsewhere.graphs.plan("fetch_graph", lambda: rig.run("run-1"))
+    elsewhere.verbs.resolve_interrupt("run-1", interrupt, True)
+    assert (elsewhere.runs.count("mutate_run"), elsewhere.graphs.count("fetch_graph")) == (2, 1)
+    elsewhere.verbs.resolve_interrupt("run-1", interrupt, True)
+    assert (elsewhere.runs.count("mutate_run"), elsewhere.graphs.count("fetch_graph")) == (3, 1)
+    assert elsewhere.runs.count("fetch_run") == 0
+
+
+def test_an_answer_for_a_version_that_cannot_be_loaded_changes_nothing() -> None:
+    rig = Rig()
+    rig.start(ASKING)
+    rig.drain()
+    elsewhere = Rig(storage=rig.engine.storage, clock=rig.clock)
+    interrupt = rig.run().interrupts[0].id
+    elsewhere.graphs.plan("fetch_graph", unreachable())
+    before = rig.info()
+    with pytest.raises(StoreUnavailable):
+        elsewhere.verbs.resolve_interrupt("run-1", interrupt, True)
+    assert rig.info() == before
+    elsewhere.verbs.resolve_interrupt("run-1", interrupt, True)
+    assert rig.info() != before
+
+
 @pytest.mark.parametrize(("interrupt", "answer", "error"), [("a@1.1", "yes", InvalidInput), ("x@1.1", True, NotFound)])
 def test_an_answer_that_does_not_fit_leaves_the_run_as_it_is(interrupt: str, answer: Any, error: Any) -> None:
     rig = Rig()

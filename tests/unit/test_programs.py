@@ -63,6 +63,17 @@ def test_a_version_is_loaded_and_compiled_once() -> None:
     assert shelf.loads == 1
 
 
+def test_what_is_known_is_told_without_loading() -> None:
+    shelf = Shelf(forget_after=30.0)
+    ref = shelf.publish()
+    assert shelf.programs.known(TENANTLESS, ref) is None
+    assert shelf.loads == 0
+    program = shelf.programs.get(TENANTLESS, ref)
+    assert shelf.programs.known(TENANTLESS, ref) is program
+    assert shelf.programs.known(Scope.of("acme"), ref) is None
+    assert shelf.loads == 1
+
+
 def test_a_tenants_entries_are_its_own() -> None:
     shelf = Shelf()
     ref = shelf.publish(scope=Scope.of("acme"))
