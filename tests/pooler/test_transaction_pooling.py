@@ -9,16 +9,20 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from support.builders import a_scan
 from support.clock import eventually
 from support.pooled import Pooled
 
 from docket_celery.client import TenantClient
 from docket_celery.compiler.nodes import local_resolver
 from docket_celery.config import Config
+from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import build
 from docket_celery.graph.document import Graph
 from docket_celery.graph.elements import FINISH, START
 from docket_celery.run.document import RunStatus
+from docket_celery.shift import Shift
+from docket_celery.storage.contracts.claims import Demand
 from docket_celery.storage.contracts.retention import PrunePolicy
 from docket_celery.storage.contracts.values import SYSTEM
 from docket_celery.storage.postgres import migrate, open_storage
@@ -101,6 +105,33 @@ def test_a_start_inside_the_callers_transaction_prepares_nothing_on_the_callers_
         left = mine.execute("SELECT name FROM pg_prepared_statements").fetchall()
     assert left == []
     assert client.drain() == 3
+
+
+def test_nudges_and_cancels_leave_no_bound_and_no_statement_in_a_session(pooled: Pooled) -> None:
+    began = pooled.log.stat().st_size
+    migrate.upgrade(pooled.url)
+    client = _client(pooled.url)
+    ref = client.save_graph(GRAPH)
+    with psycopg.connect(pooled.direct_url, autocommit=True) as direct, direct.transaction():
+        client.start_run(ref, {})
+        direct.execute("SELECT FROM docket.dispatch FOR UPDATE")
+        assert not client.storage.runs.claim_due(a_scan(demand=Demand(gate="nudge", slots=1))).scanned
+    for _ in range(3):
+        shift = Shift(client.engine, Dispatcher(client.engine, len))
+        assert str(shift.answer()).endswith("parked:terminal")
+        client.cancel_run(client.start_run(ref, {}).id)
+        client.start_run(ref, {})
+    with (
+        psycopg.connect(pooled.url, autocommit=True) as one,
+        psycopg.connect(pooled.url, autocommit=True) as other,
+        one.transaction(),
+        other.transaction(),
+    ):
+        for session in (one, other):
+            assert session.execute("SHOW lock_timeout").fetchone() == ("0",)
+            assert session.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("0",)
+            assert session.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
+    assert SESSION_ERRORS.findall(pooled.log.read_bytes()[began:].decode(errors="replace")) == []
 
 
 def test_a_listener_behind_a_pooler_switches_itself_off_with_one_warning_and_leaves_no_lock(
