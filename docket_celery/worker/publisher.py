@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery import Celery
+from celery import Celery, uuid
 from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Producer
@@ -33,8 +33,9 @@ PRUNE = "docket_celery.prune"
 LIMIT = 0.5
 """Seconds that connecting to the broker, or one exchange with it, may take."""
 STALE = 86_400.0
-"""Seconds after which a message is dropped unread. Celery holds the sender's clock against the reader's, so this is
-more than any clock is wrong by, time zones included. Ticks, nudges and leases that come late are harmless, and cheap.
+"""Seconds after which a message is dropped unread. Where Celery judges that, it holds the sender's clock against the
+reader's, so this is more than any clock is wrong by, time zones included. Ticks, nudges and leases that come late are
+harmless, and cheap.
 """
 ENOUGH = 100
 """Messages in the queue of leases, to which no nudge is added. Either nobody takes them, or no slot is free: a claim is
@@ -67,11 +68,16 @@ class Publisher:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._queues: dict[str, Queue] = {}
+        self._tells_sending = False
         self._unseen = LOOK_EVERY
         self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
-        """Publishes leases in order over one producer; how many went out."""
+        """Publishes leases in order over one producer; how many went out.
+
+        Only the broker drops an old one, if it can. A date for Celery to judge would be written and read for each run,
+        while a lease is worth what its redemption says.
+        """
         for count, lease in enumerate(leases):
             if not self._send(
                 VEHICLE,
@@ -80,7 +86,7 @@ class Publisher:
                 shadow=f"{VEHICLE}[{lease.graph_id}]",
                 argsrepr="()",
                 kwargsrepr=f"graph={lease.graph_id} run={lease.run_id} attempt={lease.claim_attempt}",
-                expires=max(STALE, 10 * self._config.orphan_ttl),
+                lifetime=max(STALE, 10 * self._config.orphan_ttl),
             ):
                 return count
         return len(leases)
@@ -102,7 +108,7 @@ class Publisher:
 
     def tick(self, task: str = DISPATCH) -> bool:
         """Sends what beat would send: a tick, or a time of pruning. False when it did not go out."""
-        return self._send(task, self._config.tick_queue, {}, expires=STALE)
+        return self._send(task, self._config.tick_queue, {}, lifetime=STALE, expires=STALE)
 
     def nudge(self) -> None:
         """Sends a nudge at once, whoever else asks: a vehicle message without a lease. The slot that takes it claims
@@ -115,6 +121,7 @@ class Publisher:
             unless=self._enough_wait,
             argsrepr="()",
             kwargsrepr="nudge",
+            lifetime=STALE,
             expires=STALE,
         )
 
@@ -139,30 +146,40 @@ class Publisher:
         queue: str,
         kwargs: dict[str, Any],
         *,
+        lifetime: float,
         unless: Callable[[Any], bool] = lambda _: False,
-        **options: Any,
+        **fields: Any,
     ) -> bool:
+        """Sends one message of Celery's own making, which stands for itself: it is nobody's child, and is routed by
+        nothing but its queue. `lifetime` is told to the broker; `fields` are the message's own.
+        """
         self._own_process()
         with held(), self._lock:
             try:
                 producer = self._kept_producer()
                 if unless(producer.connection):
                     return True
-                self._app.send_task(
+                amqp = self._app.amqp
+                message = amqp.create_task_message(
+                    uuid(),
                     task,
                     kwargs=kwargs,
-                    queue=self._bound_queue(producer, queue),
-                    producer=producer,
-                    retry=False,
                     ignore_result=True,
-                    add_to_parent=False,
-                    serializer="json",
-                    compression=None,
-                    delivery_mode=2,
-                    # Spelled out, so that the worker's own limits hold: Celery would send the sender's.
+                    # Spelled out, so that the worker's own limits hold.
                     time_limit=None,
                     soft_time_limit=None,
-                    **options,
+                    create_sent_event=self._tells_sending,
+                    **fields,
+                )
+                amqp.send_task_message(
+                    producer,
+                    task,
+                    message,
+                    queue=self._bound_queue(producer, queue),
+                    retry=False,
+                    serializer="json",
+                    delivery_mode=2,
+                    expiration=lifetime,
                 )
             except Exception as error:
                 self._drop_producer()
@@ -173,6 +190,7 @@ class Publisher:
     def _kept_producer(self) -> Producer:
         if self._producer is None:
             self._producer = self._app.amqp.Producer(bounded_connection(self._app), auto_declare=False)
+            self._tells_sending = bool(self._app.conf.task_send_sent_event)
         return self._producer
 
     def _bound_queue(self, producer: Producer, name: str) -> Queue:

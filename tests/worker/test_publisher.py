@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery.signals import worker_process_shutdown
+from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
 from kombu import Queue
 from support.apps import a_docket
 
@@ -82,6 +82,69 @@ def test_a_message_is_json_without_countdown_and_shows_no_token(docket: Docket) 
     assert message.headers["shadow"] == f"{VEHICLE}[order]"
     assert "run=run-1" in message.headers["kwargsrepr"]
     assert "token" not in message.headers["kwargsrepr"] + message.headers["argsrepr"]
+
+
+def test_a_lease_has_the_form_that_celery_itself_gives_to_a_message(docket: Docket) -> None:
+    docket.publisher([_lease()])
+    docket.app.send_task(VEHICLE, kwargs={"lease": to_message(_lease())}, queue="docket", ignore_result=True)
+    ours, theirs = _received(docket, "docket")
+    assert ours.headers.keys() == theirs.headers.keys()
+    assert ours.properties.keys() - {"expiration"} == theirs.properties.keys()
+    assert ours.payload == theirs.payload
+
+
+def test_a_lease_goes_stale_by_the_brokers_clock_alone(docket: Docket) -> None:
+    docket.publisher([_lease()])
+    (message,) = _received(docket, "docket")
+    assert message.headers["expires"] is None
+    assert int(message.properties["expiration"]) >= 24 * 3_600 * 1_000
+
+
+def test_a_message_is_not_the_child_of_the_task_that_sends_it(docket: Docket) -> None:
+    def sender() -> None:
+        docket.publisher([_lease()])
+
+    docket.app.task(sender, name="tests.sender").apply(throw=True)
+    (message,) = _received(docket, "docket")
+    assert message.headers["parent_id"] is None
+    assert message.headers["root_id"] == message.headers["id"]
+
+
+def test_the_hosts_receivers_see_each_message_before_and_after_it_is_sent(docket: Docket) -> None:
+    seen: list[tuple[str, str, Any]] = []
+
+    def before(sender: str, headers: dict[str, Any], **_: Any) -> None:
+        headers["traced"] = "yes"
+        seen.append(("before", sender, headers["id"]))
+
+    def after(sender: str, headers: dict[str, Any], **_: Any) -> None:
+        seen.append(("after", sender, headers["id"]))
+
+    before_task_publish.connect(before)
+    after_task_publish.connect(after)
+    try:
+        docket.publisher([_lease()])
+    finally:
+        before_task_publish.disconnect(before)
+        after_task_publish.disconnect(after)
+    (message,) = _received(docket, "docket")
+    assert seen == [("before", VEHICLE, message.headers["id"]), ("after", VEHICLE, message.headers["id"])]
+    assert message.headers["traced"] == "yes"
+
+
+def test_a_host_that_wants_sent_events_gets_them_of_leases_too(redis: EmbeddedRedis) -> None:
+    docket = a_docket(DATABASE, broker=redis.url(), task_send_sent_event=True)
+    events: list[dict[str, Any]] = []
+    with docket.app.connection_for_read() as connection:
+        receiver = docket.app.events.Receiver(connection, handlers={"task-sent": events.append})
+        with receiver.consumer_context() as (consumed, _channel, _consumers):
+            consumed.drain_events(timeout=10.0)  # Subscribes, and hears that it has.
+            docket.publisher([_lease()])
+            while not events:
+                consumed.drain_events(timeout=10.0)
+    assert events[0]["name"] == VEHICLE
+    assert events[0]["kwargs"] == "graph=order run=run-1 attempt=1"
+    assert events[0]["queue"] == "docket"
 
 
 def test_no_message_carries_the_senders_time_limits(docket: Docket) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from docket_celery.errors import InvalidInput
 from docket_celery.run.document import Run, RunStatus
@@ -26,6 +27,7 @@ LONGEST_NAME = 255
 """Characters of a tenant, graph id or start key, in any script."""
 LONGEST_ID = 255
 """Bytes of a run id or a graph hash. An index entry holds one beside two names, and 2,704 bytes at most."""
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def check_name(value: object, what: str) -> str:
@@ -34,7 +36,7 @@ def check_name(value: object, what: str) -> str:
         raise InvalidInput(f"{what} must be a non-empty string, got {value!r}")
     if len(value) > LONGEST_NAME:
         raise InvalidInput(f"{what} must have at most {LONGEST_NAME} characters, got {len(value)}")
-    if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    if _UNSTORABLE.search(value):
         raise InvalidInput(f"{what} must not contain NUL or lone surrogates, got {value!r}")
     return value
 
