@@ -62,9 +62,16 @@ class Dispatcher:
             self._wake_in_time(taken.batch)
         return taken
 
-    def hand_on(self) -> ClaimBatch:
-        """Publishes at most one lease, for the slot that the calling vehicle is about to free."""
-        return self._dispatch(self._single())
+    def hand_on(self, request: TakeRequest | None = None) -> ClaimBatch:
+        """Publishes at most one lease, for the slot that the calling vehicle is about to free. `request` is as for
+        `refill`.
+        """
+        return self._dispatch(self._single() if request is None else request.policy)
+
+    def pass_on(self, came: Taken) -> None:
+        """Publishes the lease that came along with a commit, for the slot that this has freed."""
+        self.tell(came.batch)
+        self._publish(came.batch.leases)
 
     def refill(self, request: TakeRequest | None = None) -> Taken | None:
         """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due.
@@ -79,9 +86,11 @@ class Dispatcher:
                 break
         return None if taken.claim is None else taken
 
-    def request(self) -> TakeRequest:
-        """What a refill asks for, so that a vehicle can ask it along with a commit."""
-        return TakeRequest(policy=self._single(), token=self._engine.ids.token())
+    def request(self, *, redeem: bool = True) -> TakeRequest:
+        """What a refill asks for, so that a vehicle can ask it along with a commit; without `redeem`, what handing on
+        asks for.
+        """
+        return TakeRequest(policy=self._single(), token=self._engine.ids.token(), redeem=redeem)
 
     def tell(self, batch: ClaimBatch) -> None:
         """Tells hooks and log what a scan came to."""
@@ -113,14 +122,18 @@ class Dispatcher:
         """One scan. Its leases go out, but for the first `own`; those that could not are given back."""
         batch = self._scan(policy)
         self._wake_in_time(batch)
-        others = batch.leases[own:]
+        self._publish(batch.leases, own=own)
+        return batch
+
+    def _publish(self, leases: Sequence[Lease], *, own: int = 0) -> None:
+        """Lets all go out but the first `own`; those that could not are given back, and all when the process ends."""
+        others = leases[own:]
         try:
             launched = self._launch(others) if others else 0
         except BaseException:
-            self._give_back(batch.leases)
+            self._give_back(leases)
             raise
         self._give_back(others[launched:])
-        return batch
 
     def _wake_in_time(self, batch: ClaimBatch) -> None:
         """For what is due before the next tick."""

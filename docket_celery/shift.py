@@ -17,7 +17,7 @@ from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
 from docket_celery.storage.contracts.claims import ClaimBatch, Lease
-from docket_celery.storage.contracts.taking import Taken
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
 from docket_celery.vehicle.succession import Succession, give_back
@@ -99,7 +99,7 @@ class Shift:
     def _from(self, first: Callable[[Succession], Outcome]) -> ShiftReport:
         """A shift that begins with `first`, which drives a run to its end."""
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
-        slot = Succession(lambda: self._dispatcher.request() if self._may_go_on(until) else None)
+        slot = Succession(lambda: self._request(until))
         try:
             return self._go_on(first, slot, until)
         finally:
@@ -109,7 +109,7 @@ class Shift:
         try:
             outcome = first(slot)
         except Exception:
-            self._leave()
+            self._leave(slot)
             raise
         if isinstance(outcome, FenceLost | Unreached):
             return ShiftReport(outcome=outcome)
@@ -120,9 +120,12 @@ class Shift:
                 return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
             refilled += 1
             crashed += not self._carried(taken, slot)
-        give_back(slot, self._engine.storage.runs)
-        self._leave()
+        self._leave(slot)
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
+
+    def _request(self, until: float) -> TakeRequest | None:
+        """Whom a commit is to bring along: the run that this slot goes on to, or the lease that it hands on."""
+        return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(until))
 
     def _may_go_on(self, until: float) -> bool:
         if self._engine.config.refill != "direct":
@@ -156,14 +159,20 @@ class Shift:
             return False
         return True
 
-    def _leave(self) -> None:
+    def _leave(self, slot: Succession) -> None:
         """Sees to what is still due: one lease for the slot that is now free, or, when the worker ends, a nudge for
         whoever is left.
         """
-        if self._stopping():
+        stopping = self._stopping()
+        came = None if stopping else slot.pop_lease()
+        give_back(slot, self._engine.storage.runs)
+        if stopping:
             self._engine.waker.wake()
             return
         try:
-            self._dispatcher.hand_on()
+            if came is not None:
+                self._dispatcher.pass_on(came)
+            else:
+                self._dispatcher.hand_on(slot.unmet())
         except StoreError:
             logger.warning("the slot could not hand on", exc_info=True)

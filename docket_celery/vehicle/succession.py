@@ -1,4 +1,4 @@
-"""Who comes next in a slot: a run that the commit which frees the slot may bring along."""
+"""Who comes next in a slot: a run that the commit which frees the slot may bring along, or the lease of one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def nobody() -> None:
 @dataclass(slots=True)
 class Succession:
     """The next run of one slot. A vehicle asks for it and notes what came; whoever keeps the slot at work drives that
-    run next, or asks again by itself.
+    run next, or passes its lease on, or asks again by itself.
 
     ask       what to send along with the commit that ends a drain; None when the slot is not to go on
     asked     what was sent along with the latest such commit, if that answered that nobody came: so its token, which is
               asked with once more, holds no run yet
     asked_at  when the latest was sent, in monotonic seconds
     heard_at  when the answer came
-    taken     the run that came along, until it is driven
+    taken     the run that came along, until it is driven or passed on
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
@@ -41,6 +41,10 @@ class Succession:
         """Who came along, once."""
         taken, self.taken = self.taken, None
         return taken
+
+    def pop_lease(self) -> Taken | None:
+        """Who came along as a lease, once."""
+        return self.pop() if self.taken is not None and self.taken.claim is None else None
 
     def unmet(self) -> TakeRequest | None:
         """What was asked for along with a commit and brought nobody, once."""

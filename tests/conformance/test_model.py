@@ -21,7 +21,7 @@ from support.scene import RETAIN, Scene
 from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
-from docket_celery.storage.contracts.claims import Lease, Redeemed
+from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release, Storage
 from docket_celery.testing import ManualClock, SequentialIds
@@ -134,26 +134,51 @@ class History(RuleBasedStateMachine):
 
     @rule(target=holders, proposed=proposals, preference=st.sampled_from([None, "ready", "expired"]))
     def commit_and_take_along(self, proposed: tuple[CommitProposal, Then], preference: Any) -> Any:
-        """Who comes along is who would be taken after the commit, the run itself set aside; nobody need come."""
+        request = TakeRequest(policy=self._one(preference), token=f"private-{self.scene.ids.token()}")
+        came = self._commit_along(proposed, request)
+        return multiple() if came is None else self._note_taken(came[0], request.token, again=came[1])
+
+    @rule(target=leases, proposed=proposals, preference=st.sampled_from([None, "ready", "expired"]))
+    def commit_and_lease_along(self, proposed: tuple[CommitProposal, Then], preference: Any) -> Any:
+        request = TakeRequest(policy=self._one(preference), token=f"along-{self.scene.ids.token()}", redeem=False)
+        came = self._commit_along(proposed, request)
+        if came is None:
+            return multiple()
+        taken, again = came
+        (lease,) = taken.batch.leases
+        run = self.model.runs[lease.run_id]
+        assert taken.claim is None
+        assert lease.claim_token == (run.token if again else request.token)
+        self.model.claimed(lease.run_id, lease.claim_token, self.scene.now, direct=False, again=again)
+        assert (lease.claim_attempt, lease.checkpoint_seq) == (run.attempts + 1, run.seq)
+        self.tokens.append((lease.run_id, lease.claim_token))
+        return lease
+
+    def _one(self, preference: Any) -> ClaimPolicy:
+        return a_scan(limit=1, preference=preference, max_claim_attempts=MAX_ATTEMPTS)
+
+    def _commit_along(self, proposed: tuple[CommitProposal, Then], request: TakeRequest) -> tuple[Taken, bool] | None:
+        """Who came along, and whether its claim is an expired one that nobody had redeemed. It is who would be taken
+        after the commit, the run itself set aside; nobody need come.
+        """
         proposal, then = proposed
-        token = f"private-{self.scene.ids.token()}"
-        policy = a_scan(limit=1, preference=preference, max_claim_attempts=MAX_ATTEMPTS)
+        preference = request.policy.preference
         at = proposal.schedule.at if isinstance(proposal.schedule, Release) else None
         args = (proposal.run.id, proposal.expected_checkpoint_seq, proposal.claim_token, proposal.commit_id, then)
         if not self.model.commit(*args, at or self.scene.now, self.scene.now):
             with pytest.raises(StaleFence):
-                self.scene.runs.commit(SYSTEM, proposal, take=TakeRequest(policy=policy, token=token))
-            return multiple()
-        taken = self.scene.runs.commit(SYSTEM, proposal, take=TakeRequest(policy=policy, token=token)).taken
+                self.scene.runs.commit(SYSTEM, proposal, take=request)
+            return None
+        taken = self.scene.runs.commit(SYSTEM, proposal, take=request).taken
         if taken is None:
-            return multiple()
+            return None
         assert then != "retain"
         (lease,) = taken.batch.leases
         expected = self.model.outcomes(self.scene.now, 1, preference)
         if lease.run_id not in expected:
             assert list(expected) == [proposal.run.id]
             expected = self.model.outcomes(self.scene.now, 2, preference)
-        return self._note_taken(taken, token, again=expected[lease.run_id] == "again")
+        return taken, expected[lease.run_id] == "again"
 
     def _note_taken(self, taken: Taken, token: str, *, again: bool) -> tuple[str, Run]:
         assert isinstance(taken.claim, Redeemed)

@@ -215,8 +215,10 @@ def _ending(scene: Scene, token: str, **parts: object) -> CommitProposal:
     return a_commit(scene.run(), token, at=scene.now, **{"status": RunStatus.DONE, **parts})  # type: ignore[arg-type]
 
 
-def _along(scene: Scene, proposal: CommitProposal, token: str = "next", **parts: object) -> Taken | None:
-    request = TakeRequest(policy=a_scan(**{"limit": 1, **parts}), token=token)
+def _along(
+    scene: Scene, proposal: CommitProposal, token: str = "next", *, redeem: bool = True, **parts: object
+) -> Taken | None:
+    request = TakeRequest(policy=a_scan(**{"limit": 1, **parts}), token=token, redeem=redeem)
     return scene.runs.commit(SYSTEM, proposal, take=request).taken
 
 
@@ -233,47 +235,69 @@ def test_a_commit_that_ends_a_run_brings_the_next_one_along(scene: Scene) -> Non
     assert scene.commit("second", "next").checkpoint_seq == 2
 
 
-def test_the_slot_that_a_commit_frees_is_free_for_the_run_that_comes_along(scene: Scene) -> None:
+def test_a_commit_that_ends_a_run_brings_the_lease_of_the_next_one_along(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second", "third")
+    taken = _along(scene, _ending(scene, token), redeem=False)
+    assert taken is not None
+    (lease,) = taken.batch.leases
+    assert (taken.claim, lease.run_id, lease.claim_token, lease.claim_attempt) == (None, "second", "next", 1)
+    assert (lease.checkpoint_seq, lease.claimed_at, lease.orphan_ttl) == (1, scene.now, TTL)
+    info = scene.info("second")
+    assert (info.claim_redeemed, info.claim_attempts, info.claimed_at, info.wake_at) == (False, 0, scene.now, None)
+    assert scene.info("third").claimed_at is None
+    assert scene.runs.redeem_claim(lease, token="private").claim_attempt == 1
+    with pytest.raises(StaleFence):
+        scene.runs.redeem_claim(lease, token="another")
+
+
+@pytest.mark.parametrize("redeem", [True, False])
+def test_the_slot_that_a_commit_frees_is_free_for_the_run_that_comes_along(scene: Scene, redeem: bool) -> None:
     demand = Demand(gate="refill", slots=1)
-    taken = _along(scene, _ending(scene, _held_beside_ready_ones(scene, "second")), demand=demand)
+    token = _held_beside_ready_ones(scene, "second")
+    taken = _along(scene, _ending(scene, token), redeem=redeem, demand=demand)
     assert taken is not None
     assert taken.batch.leases[0].run_id == "second"
 
 
-def test_no_run_comes_along_while_other_claims_take_all_slots(scene: Scene) -> None:
+@pytest.mark.parametrize("redeem", [True, False])
+def test_no_run_comes_along_while_other_claims_take_all_slots(scene: Scene, redeem: bool) -> None:
     token = _held_beside_ready_ones(scene, "second", "third")
     assert scene.hold(limit=1)
-    assert _along(scene, _ending(scene, token), demand=Demand(gate="refill", slots=1)) is None
+    assert _along(scene, _ending(scene, token), redeem=redeem, demand=Demand(gate="refill", slots=1)) is None
     assert scene.info("third").claimed_at is None
 
 
-def test_a_commit_that_is_refused_brings_nobody_along(scene: Scene) -> None:
+@pytest.mark.parametrize("redeem", [True, False])
+def test_a_commit_that_is_refused_brings_nobody_along(scene: Scene, redeem: bool) -> None:
     token = _held_beside_ready_ones(scene, "second")
     proposal = _ending(scene, token)
     scene.mutate("run-1")
     with pytest.raises(StaleFence):
-        _along(scene, proposal)
+        _along(scene, proposal, redeem=redeem)
     assert scene.info("second").claimed_at is None
 
 
-def test_a_commit_that_keeps_its_claim_brings_nobody_along(scene: Scene) -> None:
+@pytest.mark.parametrize("redeem", [True, False])
+def test_a_commit_that_keeps_its_claim_brings_nobody_along(scene: Scene, redeem: bool) -> None:
     token = _held_beside_ready_ones(scene, "second")
-    assert _along(scene, a_commit(scene.run(), token, at=scene.now, schedule=RETAIN)) is None
+    assert _along(scene, a_commit(scene.run(), token, at=scene.now, schedule=RETAIN), redeem=redeem) is None
     assert scene.info("second").claimed_at is None
 
 
-def test_a_commit_with_nobody_due_brings_nobody_along(scene: Scene) -> None:
-    assert _along(scene, _ending(scene, _held_beside_ready_ones(scene))) is None
+@pytest.mark.parametrize("redeem", [True, False])
+def test_a_commit_with_nobody_due_brings_nobody_along(scene: Scene, redeem: bool) -> None:
+    assert _along(scene, _ending(scene, _held_beside_ready_ones(scene)), redeem=redeem) is None
 
 
-def test_a_run_whose_attempts_are_used_up_does_not_come_along(scene: Scene) -> None:
+@pytest.mark.parametrize("redeem", [True, False])
+def test_a_run_whose_attempts_are_used_up_does_not_come_along(scene: Scene, redeem: bool) -> None:
     scene.start("second")
     for number in range(3):
         _taken(scene, f"token-{number}")
         scene.runs.release_claim("second", f"token-{number}", delay=timedelta(hours=number // 2))
     token = _held_beside_ready_ones(scene)
     scene.clock.advance(timedelta(hours=2))
-    assert _along(scene, _ending(scene, token), preference="ready") is None
+    assert _along(scene, _ending(scene, token), redeem=redeem, preference="ready") is None
     assert scene.info("second").poisoned_at is None
 
 
@@ -286,6 +310,28 @@ def test_a_commit_that_is_repeated_finds_who_came_along_before(scene: Scene) -> 
         assert isinstance(taken.claim, Redeemed)
         assert (taken.claim.run.id, taken.claim.claim_attempt) == ("second", 1)
     assert scene.info("third").claimed_at is None
+
+
+def test_a_commit_that_is_repeated_finds_the_lease_that_came_along_before(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second", "third")
+    proposal = _ending(scene, token)
+    first, again = (_along(scene, proposal, redeem=False) for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert again.claim is None
+    assert [lease.claim_token for lease in again.batch.leases] == ["next"]
+    assert (scene.info("second").claim_redeemed, scene.info("third").claimed_at) == (False, None)
+    assert scene.runs.redeem_claim(again.batch.leases[0], token="private").claim_attempt == 1
+
+
+def test_a_commit_that_is_repeated_leaves_a_lease_alone_that_has_been_redeemed_since(scene: Scene) -> None:
+    token = _held_beside_ready_ones(scene, "second")
+    proposal = _ending(scene, token)
+    taken = _along(scene, proposal, redeem=False)
+    assert taken is not None
+    scene.runs.redeem_claim(taken.batch.leases[0], token="private")
+    assert _along(scene, proposal, redeem=False) is None
+    assert scene.commit("second", "private").checkpoint_seq == 2
 
 
 def test_a_commit_that_is_repeated_finds_who_came_along_although_its_own_run_has_moved_on(scene: Scene) -> None:

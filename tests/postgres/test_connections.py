@@ -137,6 +137,22 @@ def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
     assert place.info("run-3").claimed_at is None
 
 
+def test_a_commit_whose_reply_was_lost_says_which_lease_came_along_with_it(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        place.start(f"run-{number}")
+        place.clock.advance(1)
+    proposal = a_commit(place.run(), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+    _lose_reply(place, monkeypatch, "commit_release_and_lease")
+    request = TakeRequest(policy=a_scan(limit=1), token="the lease's", redeem=False)
+    taken = place.runs.commit(SYSTEM, proposal, take=request).taken
+    assert taken is not None
+    (lease,) = taken.batch.leases
+    assert (taken.claim, lease.run_id, lease.claim_token, lease.claim_attempt) == (None, "run-2", "the lease's", 1)
+    assert (place.info("run-2").claim_redeemed, place.info("run-3").claimed_at) == (False, None)
+
+
 @pytest.mark.parametrize("key", [None, "order-17"])
 def test_a_start_whose_reply_was_lost_counts_as_created(
     place: Scene, monkeypatch: pytest.MonkeyPatch, key: str | None

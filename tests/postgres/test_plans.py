@@ -226,7 +226,9 @@ def _looked_at(plan: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("statement", ["take_ready", "lease_ready", "commit_release_and_take"])
+@pytest.mark.parametrize(
+    "statement", ["take_ready", "lease_ready", "commit_release_and_take", "commit_release_and_lease"]
+)
 def test_one_ready_run_is_found_by_partial_indexes_and_few_pages_and_locked_alone(
     history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str, mode: str
 ) -> None:

@@ -273,3 +273,27 @@ def test_one_run_that_is_due_is_taken_alone_by_one_of_many(place: Scene, postgre
         with ThreadPoolExecutor(8) as pool:
             assert sum(pool.map(take, range(8))) == 1
         assert place.info(f"run-{number}").claim_attempts == 1
+
+
+def test_a_run_that_moved_on_while_a_commit_waited_comes_along_as_a_lease_of_what_it_is_by_now(
+    place: Scene, beside: psycopg.Connection
+) -> None:
+    place.start("leaving")
+    token = place.hold()
+    place.clock.advance(1)
+    place.start("moving")
+    end = a_commit(place.run("leaving"), token, at=place.now, status=RunStatus.DONE)
+    wanted = TakeRequest(policy=a_scan(limit=1), token="next", redeem=False)
+    with ThreadPoolExecutor(1) as pool:
+        with beside.transaction():
+            beside.execute("SELECT FROM runs WHERE id = 'leaving' FOR UPDATE")
+            commit = pool.submit(lambda: place.runs.commit(SYSTEM, end, take=wanted))
+            with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+                _wait_for_lock_wait(watch)
+            place.runs.take_due(a_scan(limit=1), token="rival")
+            place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
+        taken = commit.result(timeout=10).taken
+    assert taken is not None
+    (lease,) = taken.batch.leases
+    assert (lease.run_id, lease.checkpoint_seq) == ("moving", place.run("moving").checkpoint_seq)
+    assert place.runs.redeem_claim(lease, token="private").run == place.run("moving")

@@ -258,8 +258,61 @@ def test_the_next_run_comes_along_with_the_commit_that_frees_the_slot(published:
     assert sum(fact.leases for fact in rig.reported(LeasesGranted)) == 2
 
 
-def test_who_came_along_is_given_back_uncounted_when_the_shift_is_ended_from_outside(published: Published) -> None:
-    rig = Rig()
+def test_the_lease_that_a_slot_hands_on_comes_along_with_the_commit_that_frees_it(published: Published) -> None:
+    rig = Rig(refill="broker")
+    for _ in range(2):
+        rig.start(quick())
+    lease = rig.lease()
+    assert a_shift(rig, published).work(lease) == ShiftReport(outcome=DONE)
+    assert rig.runs.count("claim_due") == 1  # The test's own.
+    assert [lease.run_id for lease in published.leases] == ["run-2"]
+    assert rig.info("run-2").claim_attempts == 0
+    assert sum(fact.leases for fact in rig.reported(LeasesGranted)) == 1
+
+
+def test_a_lease_that_came_along_and_cannot_go_out_is_given_back() -> None:
+    rig = Rig(refill="broker")
+    for _ in range(2):
+        rig.start(quick())
+    shift = Shift(rig.engine, Dispatcher(rig.engine, lambda leases: 0))
+    shift.work(rig.lease())
+    assert (rig.info("run-2").claimed_at, rig.info("run-2").wake_at) == (None, rig.clock.now())
+
+
+def test_a_lease_that_came_along_is_given_back_by_a_worker_that_stops(published: Published) -> None:
+    rig = Rig(refill="broker")
+    for _ in range(2):
+        rig.start(quick())
+    rig.nudges.after.clear()
+    stopped: list[bool] = []
+    rig.engine.hooks.add(lambda fact: stopped.append(True) if isinstance(fact, DrainFinished) else None)
+    a_shift(rig, published, stopping=lambda: bool(stopped)).work(rig.lease())
+    assert (published.leases, rig.nudges.after) == ([], [0.0])
+    assert (rig.info("run-2").claimed_at, rig.info("run-2").claim_attempts) == (None, 0)
+
+
+def test_a_slot_that_nobody_came_along_to_hands_on_in_the_same_turn(published: Published) -> None:
+    rig = Rig(refill="broker")
+    for _ in range(2):
+        rig.start(quick())
+        a_shift(rig, published).work(rig.lease())
+    dispatcher = Dispatcher(rig.engine, published)
+    shift = Shift(rig.engine, dispatcher)
+    for _ in range(3):
+        rig.start(quick())
+        lease = rig.lease()
+        rig.runs.calls.clear()
+        shift.work(lease)
+        ((asked, _),) = rig.runs.of("claim_due")
+        ((_, committed),) = rig.runs.of("commit")
+        assert asked[0].preference == committed["take"].policy.preference
+
+
+@pytest.mark.parametrize("refill", ["direct", "broker"])
+def test_who_came_along_is_given_back_uncounted_when_the_shift_is_ended_from_outside(
+    refill: str, published: Published
+) -> None:
+    rig = Rig(refill=refill)
     rig.start(quick())
     rig.start(quick())
 

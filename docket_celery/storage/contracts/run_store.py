@@ -216,9 +216,10 @@ class RunStore(Protocol):
         Allowed: Retain, immediate and at with `running`; external with `waiting`; terminal with a terminal status.
 
         With `take`, a commit that releases its claim may bring along the run that `take_due` would take next, for the
-        slot that it frees. Nothing is taken unless the commit took effect. A store does so only where there is nothing
-        to weigh and no further exchange to make, so that `taken` None says nothing about what is due. A repeated commit
-        finds what it took before.
+        slot that it frees; or, if it is not to be redeemed, the lease that `claim_due` would hand out next. Nothing is
+        taken unless the commit took effect. A store does so only where there is nothing to weigh and no further
+        exchange to make, so that `taken` None says nothing about what is due. A repeated commit finds what it took
+        before.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Taking a run: claiming one that is due and redeeming it, for a slot that begins it at once."""
+"""Taking a run: claiming one that is due and redeeming it, for a slot that begins it at once; or only leasing it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ _MOST_SCANS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeRequest:
-    """What a slot asks for: one run by `policy`, to be held under `token`, which nobody else ever has."""
+    """What a slot asks for: one run by `policy`, to be held under `token`, which nobody else ever has.
+
+    Without `redeem` the run is leased, and that is the lease's token, for whoever gets the message. Only a commit
+    brings a lease along: by itself it is asked for with `claim_due`.
+    """
 
     policy: ClaimPolicy
     token: str
+    redeem: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the private token.
+    """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the token asked with.
 
     batch  holds exactly one lease when a run was taken, and none otherwise
-    claim  None when no run was taken; the error where the run that was taken cannot be decoded, so that its taker can
-           abandon it
+    claim  None when no run was taken, or it was only leased; the error where the run that was taken cannot be decoded,
+           so that its taker can abandon it
     """
 
     batch: ClaimBatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from docket_celery.errors import ClaimLost, StaleFence
@@ -34,22 +35,28 @@ class MemoryClaims:
 
     def claim_due(self, policy: ClaimPolicy) -> ClaimBatch:
         with self._state.lock:
-            now = policy.now or self._state.clock.now()
-            limit = policy.limit
-            if policy.demand is not None:
-                if gate_is_shut(self._state, policy.demand, now):
-                    return ClaimBatch(leases=(), poisoned=(), now=now, scanned=False)
-                if policy.demand.gate != "refill":
-                    self._state.last_scan_at = now
-                limit = min(limit, free_slots(self._state, policy.demand, now, policy.orphan_ttl))
-            ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
-            if policy.order == "tenants":
-                chosen = choose_in_turn(ranked, limit, policy, self._state.runs.values())
-            else:
-                chosen = choose(ranked, limit, policy.preference)
-            return self._hand_out(chosen, policy, now)
+            return self._claim(policy)
 
-    def _hand_out(self, chosen: Sequence[Candidate], policy: ClaimPolicy, now: datetime) -> ClaimBatch:
+    def _claim(self, policy: ClaimPolicy, token: str | None = None) -> ClaimBatch:
+        """One scan, under the lock. `token` is for a claim that has none yet; None makes one."""
+        now = policy.now or self._state.clock.now()
+        limit = policy.limit
+        if policy.demand is not None:
+            if gate_is_shut(self._state, policy.demand, now):
+                return ClaimBatch(leases=(), poisoned=(), now=now, scanned=False)
+            if policy.demand.gate != "refill":
+                self._state.last_scan_at = now
+            limit = min(limit, free_slots(self._state, policy.demand, now, policy.orphan_ttl))
+        ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
+        if policy.order == "tenants":
+            chosen = choose_in_turn(ranked, limit, policy, self._state.runs.values())
+        else:
+            chosen = choose(ranked, limit, policy.preference)
+        return self._hand_out(chosen, policy, now, token)
+
+    def _hand_out(
+        self, chosen: Sequence[Candidate], policy: ClaimPolicy, now: datetime, token: str | None
+    ) -> ClaimBatch:
         leases, poisoned, stolen, reissued = [], [], 0, 0
         for candidate in chosen:
             stored = candidate.stored
@@ -63,7 +70,7 @@ class MemoryClaims:
             if unredeemed and policy.delivery == "lease":
                 stored.undelivered += 1
             else:
-                stored.claim_token = self._state.ids.token()
+                stored.claim_token = token or self._state.ids.token()
             stored.claim_redeemed = policy.delivery == "direct"
             stored.claim_attempts += policy.delivery == "direct"
             stored.claimed_at = now
@@ -133,17 +140,25 @@ class MemoryClaims:
             used_up = any(one.stored.claim_attempts >= request.policy.max_claim_attempts for one in ranked)
         if used_up:
             return None
+        if not request.redeem:
+            return self._lease_along(request)
         taken = self.take_due(request.policy, token=request.token)
         return None if taken.claim is None else taken
+
+    def _lease_along(self, request: TakeRequest) -> Taken | None:
+        with self._state.lock:
+            batch = self._claim(replace(request.policy, limit=1, delivery="lease"), request.token)
+        return Taken(batch=batch) if batch.leases else None
 
     def _taken_before(self, request: TakeRequest) -> Taken | None:
         with self._state.lock:
             held = [stored for stored in self._state.runs.values() if stored.is_held_under(request.token)]
             leases = tuple(_lease(stored, request.policy, self._state.clock.now()) for stored in held)
+            now = self._state.clock.now()
         if not leases:
             return None
-        claim = self.redeem_claim(leases[0], token=request.token)
-        return Taken(batch=ClaimBatch(leases=leases, poisoned=(), now=claim.now), claim=claim)
+        claim = self.redeem_claim(leases[0], token=request.token) if request.redeem else None
+        return Taken(batch=ClaimBatch(leases=leases, poisoned=(), now=now), claim=claim)
 
     def refresh_claims(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         with self._state.lock:

@@ -7,7 +7,7 @@ itself, and only there refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
@@ -24,6 +24,9 @@ from docket_celery.storage.postgres.short_look import ShortLook
 from docket_celery.storage.postgres.starts import PostgresStarts
 from docket_celery.storage.postgres.together import CommitRequest
 from docket_celery.storage.postgres.transitions import Kind, check_instants
+
+_ACCOMPANIED: Final[dict[bool, Kind]] = {True: "release_and_take", False: "release_and_lease"}
+"""The commit that brings the next run along, by whether that is to be redeemed."""
 
 
 class PostgresCommits(PostgresStarts):
@@ -63,7 +66,7 @@ class PostgresCommits(PostgresStarts):
         proposal, look = request.proposal, request.look
         kind: Kind = "retain"
         if not isinstance(proposal.schedule, Retain):
-            kind = "release" if look is None else "release_and_take"
+            kind = "release" if look is None else _ACCOMPANIED[look.request.redeem]
         statement = transitions.statement_for(kind, proposal.changes, proposal.events)
         parameters = transitions.of_transition(
             request.scope,

@@ -41,6 +41,7 @@ class PostgresScans:
         parameters = {
             "now": policy.now or self._database.now(),
             "gate": "open" if demand is None else demand.gate,
+            "token": None,
             "demanded": demand is not None,
             "leaving": array(()),
             "interval": timedelta(0) if demand is None else bounded(demand.interval),

@@ -81,10 +81,12 @@ class PostgresTaking(PostgresClaims):
 def _taken(row: DictRow | None, request: TakeRequest) -> Taken | None:
     if row is None:
         return None
+    batch = ClaimBatch(leases=(lease_of(row, request.policy),), poisoned=(), now=row["now"])
+    if not request.redeem:
+        return Taken(batch=batch)
     claim: Redeemed | CorruptRecord
     try:
         claim = redeemed_of(row, request.token)
     except CorruptRecord as error:
         claim = error
-    batch = ClaimBatch(leases=(lease_of(row, request.policy),), poisoned=(), now=row["now"])
     return Taken(batch=batch, claim=claim)

@@ -54,8 +54,9 @@ def apart(requests: Sequence[CommitRequest]) -> list[CommitRequest]:
 
 
 def asking(requests: Sequence[CommitRequest]) -> list[tuple[str, ShortLook]]:
-    """Who of them asks for a run, and how: all by the policy of the first."""
+    """Who of them asks for a run, and how: all by the policy of the first. Who wants a mere lease asks by itself."""
     looks = [(request.proposal.run.id, request.look) for request in requests if request.look is not None]
+    looks = [(run_id, look) for run_id, look in looks if look.request.redeem]
     return [(run_id, look) for run_id, look in looks if look.is_like(looks[0][1])]
 
 
@@ -63,7 +64,7 @@ def statement_for(requests: Sequence[CommitRequest]) -> str:
     """The name of the one that writes just what they need."""
     kinds = {type(change) for request in requests for change in request.proposal.changes}
     written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
-    taking = "_and_take" if any(request.look for request in requests) else ""
+    taking = "_and_take" if asking(requests) else ""
     return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
 
 

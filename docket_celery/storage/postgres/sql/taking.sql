@@ -74,19 +74,24 @@ END
 -- commit has waited for its own row. A run that moved on in between is left to the next look.
 (r.checkpoint_seq = (SELECT seen.checkpoint_seq FROM {schema}.runs seen WHERE seen.id = r.id)) IS TRUE
 
+-- part: leasing
+-- All that a lease says is of the row itself, so in its newest version, however old the snapshot is.
+hit AS (
+    UPDATE {schema}.runs r
+    SET wake_at = NULL, claimed_at = (SELECT now FROM clock),
+        claim_token = coalesce(%(token)s::text, replace(gen_random_uuid()::text, '-', ''))
+    WHERE r.id = (SELECT id FROM next) AND {still_ready}
+    RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed, r.claim_attempts,
+              'ready' AS class, false AS unredeemed, false AS exhausted
+)
+
 -- name: lease_ready
 -- Always one row. `scanned` is false where the long way has to decide; otherwise there is a lease in it, or nothing due,
 -- or no slot free.
 WITH
 {own_clock},
 {longest_ready},
-hit AS (
-    UPDATE {schema}.runs r
-    SET wake_at = NULL, claim_token = replace(gen_random_uuid()::text, '-', ''), claimed_at = (SELECT now FROM clock)
-    WHERE r.id = (SELECT id FROM next) AND {still_ready}
-    RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed, r.claim_attempts,
-              'ready' AS class, false AS unredeemed, false AS exhausted
-)
+{leasing}
 SELECT clock.now,
        hit.id IS NOT NULL OR NOT free.yes OR NOT (EXISTS (SELECT FROM next) OR (SELECT yes FROM overdue)) AS scanned,
        false AS passed_by, {next_wake},

@@ -108,8 +108,7 @@ moved AS (
 clock AS MATERIALIZED (
     SELECT now FROM moved
 ),
-{longest_ready},
-{taking}
+{longest_ready}
 
 -- part: answered
 SELECT now AS committed_at, claimed_at AS kept_at FROM moved
@@ -118,6 +117,11 @@ SELECT now AS committed_at, claimed_at AS kept_at FROM moved
 SELECT moved.now AS committed_at, moved.claimed_at AS kept_at, taken.* FROM moved LEFT JOIN (
 {taken}
 ) taken ON true
+
+-- part: answered_and_leased
+SELECT moved.now AS committed_at, moved.claimed_at AS kept_at, (SELECT now FROM clock) AS now,
+       (SELECT wake_at FROM next) AS ready_from, NULL::timestamptz AS claimed_from, hit.*
+FROM moved LEFT JOIN hit ON true
 
 -- part: answered_and_told
 SELECT now AS committed_at, claimed_at AS kept_at {telling_unless_claimed} FROM moved
