@@ -103,15 +103,21 @@ class Dispatcher:
                 logger.error("run=%s outcome=poisoned: %s", poisoned.run_id, poisoned.poison_reason)
 
     def _single(self) -> ClaimPolicy:
-        return replace(self._policy(1, "refill"), preference=next(self._preferences))
+        return self._policy(1, "refill", next(self._preferences))
 
-    def _policy(self, limit: int, gate: Literal["tick", "nudge", "refill"]) -> ClaimPolicy:
+    def _policy(
+        self,
+        limit: int,
+        gate: Literal["tick", "nudge", "refill"],
+        preference: Literal["ready", "expired"] | None = None,
+    ) -> ClaimPolicy:
         config = self._engine.config
         slots = None if config.max_in_flight == "auto" else config.max_in_flight
         return ClaimPolicy(
             limit=limit,
             orphan_ttl=self._engine.orphan_ttl,
             max_claim_attempts=config.max_claim_attempts,
+            preference=preference,
             demand=Demand(gate=gate, slots=slots, interval=timedelta(seconds=config.poll_interval)),
             order=config.claim_policy or "age",
             fraction=self._engine.jitter.fraction(),
