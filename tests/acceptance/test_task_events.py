@@ -72,6 +72,22 @@ def test_a_vehicle_shows_graph_run_and_attempt_and_its_outcome_as_the_result(fle
     assert succeeded["result"] == "'parked:terminal'"
 
 
+@pytest.mark.parametrize("settings", [{"docket_refill": "broker", "docket_orphan_ttl": 120}])
+def test_in_a_refill_by_message_each_run_is_driven_by_one_of_its_own(fleet: Fleet, monitor: Monitor) -> None:
+    runs = [fleet.start(line("s1", name="order")) for _ in range(5)]
+    leases = fleet.docket.storage.runs.claim_due(a_scan(limit=1)).leases
+    fleet.worker("w1", "-E", concurrency=1)
+    assert fleet.docket.publisher(leases) == 1
+    assert {fleet.finish(run).status for run in runs} == {RunStatus.DONE}
+
+    def told() -> list[str]:
+        received = [e for e in monitor.events if e["type"] == "task-received" and e["name"] == f"{VEHICLE}[order]"]
+        return sorted(event["kwargs"] for event in received)
+
+    assert eventually(lambda: len(told()) >= len(runs))
+    assert told() == sorted(f"graph=order run={run.id} attempt=1" for run in runs)
+
+
 def test_a_nudge_shows_what_it_is_and_the_run_that_its_slot_took_with_the_result(
     fleet: Fleet, monitor: Monitor
 ) -> None:
