@@ -2,6 +2,8 @@
 
 Nobody waits for company. Whoever comes first goes alone; who comes meanwhile waits for that, and these go together
 next, carried out by the first of them. Where threads are greenlets, so are these. Knows no statement.
+
+Only the cost depends on who leads: two may do so at once, each with requests of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from docket_celery.errors import StoreUnavailable
+from docket_celery.holds import held
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -25,6 +29,10 @@ logger = logging.getLogger("docket_celery")
 
 LARGEST: Final = 16
 """Requests that are carried out together at most: what bounds the wait of the first for the work of the others."""
+PATIENCE: Final = 0.1
+"""Seconds after which a leader is not waited for any more: its own request may be held up by the lock of a row, or it
+was interrupted at a place where it could not pass the lead on.
+"""
 
 
 def _closed() -> threading.Lock:
@@ -44,55 +52,104 @@ class _Place(Generic[Request, Answer]):
     unavailable: StoreUnavailable | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Queue(Generic[Request, Answer]):
+    """Who waits in one process, in order of arrival, and who leads. A leader does not wait."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: deque[_Place[Request, Answer]] = field(default_factory=deque)
+    leader: _Place[Request, Answer] | None = None
+
+    def enter(self, place: _Place[Request, Answer]) -> None:
+        with self.lock:
+            self.waiting.append(place)
+            if self.leader is None:
+                self._appoint(place)
+
+    def overtake(self, place: _Place[Request, Answer]) -> bool:
+        """Makes one that has waited too long the leader. False for one that is being seen to."""
+        with self.lock:
+            if place in self.waiting:
+                self.leader = place
+                self.waiting.remove(place)
+            return self.leader is place
+
+    def join(self, group: list[_Place[Request, Answer]]) -> None:
+        """Adds to the leader, who is in it, those that wait."""
+        with self.lock:
+            group.extend(islice(self.waiting, LARGEST - 1))
+            for _ in group[1:]:
+                self.waiting.popleft()
+
+    def leave(self, place: _Place[Request, Answer]) -> None:
+        """Passes the lead on, if it is with this one; one that was interrupted while it waited is forgotten."""
+        with self.lock:
+            if place in self.waiting:
+                self.waiting.remove(place)
+            if place is self.leader:
+                self.leader = None
+                if self.waiting:
+                    self._appoint(self.waiting[0])
+
+    def _appoint(self, place: _Place[Request, Answer]) -> None:
+        self.leader = place
+        self.waiting.remove(place)
+        place.turn.release()
+
+
 class GroupCommit(Generic[Request, Answer]):
     """Carries out the requests of all threads of this process.
 
     alone     carries out one: its answer, or the error that it deserves
     together  carries out several: an answer for each, None for one that is to go alone after all
+    patience  seconds that one waits for a leader before it leads itself
 
     `StoreUnavailable` from `together` is everybody's. After any other error all go alone: nobody's request fails for
     another's.
     """
 
-    def __init__(self, alone: Alone[Request, Answer], together: Together[Request, Answer]) -> None:
+    def __init__(
+        self, alone: Alone[Request, Answer], together: Together[Request, Answer], *, patience: float = PATIENCE
+    ) -> None:
         self._alone = alone
         self._together = together
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._waiting: deque[_Place[Request, Answer]] = deque()
-        self._leader: _Place[Request, Answer] | None = None
+        self._patience = patience
+        self._queues: dict[int, _Queue[Request, Answer]] = {}
 
     def __call__(self, request: Request) -> Answer:
         """The answer to one request, which is carried out once."""
-        self._own_process()
+        queue = self._queue()
         place: _Place[Request, Answer] = _Place(request)
-        self._enter(place)
-        try:
-            place.turn.acquire()
-            if not place.seen_to:
-                self._lead(place)
-        finally:
-            self._leave(place)
-        if place.unavailable is not None:
-            raise StoreUnavailable(str(place.unavailable)) from place.unavailable
-        return self._alone(request) if place.answer is None else place.answer
+        with held():  # No longer than a statement is.
+            try:
+                queue.enter(place)
+                while not (place.turn.acquire(timeout=self._patience) or queue.overtake(place)):
+                    pass
+                if not place.seen_to:
+                    self._lead(queue, place)
+            finally:
+                queue.leave(place)
+            if place.unavailable is not None:
+                raise StoreUnavailable(str(place.unavailable)) from place.unavailable
+            return self._alone(request) if place.answer is None else place.answer
 
-    def _enter(self, place: _Place[Request, Answer]) -> None:
-        with self._lock:
-            self._waiting.append(place)
-            if self._leader is None:
-                self._appoint(place)
-
-    def _lead(self, leader: _Place[Request, Answer]) -> None:
+    def _lead(self, queue: _Queue[Request, Answer], leader: _Place[Request, Answer]) -> None:
         """Sees to the leader's own request and to those that have been waiting with it."""
-        with self._lock:
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST))]
-        if group == [leader]:
-            leader.answer = self._alone(leader.request)
-            return
+        group = [leader]
+        try:
+            queue.join(group)
+            if len(group) == 1:
+                leader.answer = self._alone(leader.request)
+            else:
+                self._carry_out(group)
+        finally:
+            # They go on before the next leader is appointed, so that they are in time for its group.
+            for place in group[1:]:
+                place.seen_to = True
+                place.turn.release()
+            leader.seen_to = True
+
+    def _carry_out(self, group: Sequence[_Place[Request, Answer]]) -> None:
         try:
             answers = self._together([place.request for place in group])
             for place, answer in zip(group, answers, strict=True):
@@ -102,30 +159,10 @@ class GroupCommit(Generic[Request, Answer]):
                 place.unavailable = error
         except Exception:
             logger.debug("%d commits go one by one", len(group), exc_info=True)
-        finally:
-            # They go on before the next leader is appointed, so that they are in time for its group.
-            for place in group:
-                place.seen_to = True
-                if place is not leader:
-                    place.turn.release()
 
-    def _leave(self, place: _Place[Request, Answer]) -> None:
-        """Passes the lead on, if it is with this one; one that was interrupted while it waited is forgotten."""
-        if place.seen_to and place is not self._leader:
-            return
-        with self._lock:
-            if place in self._waiting:
-                self._waiting.remove(place)
-            if place is self._leader:
-                self._leader = None
-                if self._waiting:
-                    self._appoint(self._waiting[0])
-
-    def _appoint(self, place: _Place[Request, Answer]) -> None:
-        self._leader = place
-        place.turn.release()
-
-    def _own_process(self) -> None:
-        """A forked child begins with nobody: threads of its parent are not here to lead."""
-        if os.getpid() != self._pid:
-            self._reset()
+    def _queue(self) -> _Queue[Request, Answer]:
+        """This process's own: in a forked child the threads of its parent are not there to lead."""
+        process = os.getpid()
+        queue = self._queues.get(process)
+        # No lock: one that another thread held at a fork would stay held in the child for ever.
+        return self._queues.setdefault(process, _Queue()) if queue is None else queue
