@@ -1,0 +1,79 @@
+"""Commits of one PostgreSQL store that meet: they wait for each other, and then go together in their order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from support.clock import eventually
+
+from docket_celery.storage.contracts.run_store import RunStore
+
+LONG = 60.0
+"""Seconds of patience that no test uses up."""
+
+
+class Meetings:
+    """Lets calls of `commit` on `runs` meet. `statements` are the names of all that were executed, in order."""
+
+    def __init__(self, runs: RunStore) -> None:
+        self._group = runs._group  # type: ignore[attr-defined]
+        self._group._patience = LONG
+        self._alone = self._group._alone
+        self._group._alone = self._alone_or_held
+        self._gates: dict[threading.Event, threading.Event] = {}
+        self.statements: list[str] = []
+        self._note_statements(runs._database)  # type: ignore[attr-defined]
+
+    def _note_statements(self, database: Any) -> None:
+        execute = database.execute
+
+        def noting(session: Any, name: str, parameters: dict[str, Any], **options: Any) -> Any:
+            self.statements.append(name)
+            return execute(session, name, parameters, **options)
+
+        database.execute = noting
+
+    def _alone_or_held(self, request: Any) -> Any:
+        if request not in self._gates:
+            return self._alone(request)
+        self._gates[request].set()
+        assert request.wait(LONG)
+        return "held"
+
+    @contextmanager
+    def gathering(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """Whoever commits inside waits, and goes together with the others at the end."""
+        gate, begun = threading.Event(), threading.Event()
+        self._gates[gate] = begun
+        leader = pool.submit(self._group, gate)
+        assert begun.wait(LONG)
+        try:
+            yield
+        finally:
+            gate.set()
+            leader.result(LONG)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._group._queue().waiting)
+
+    def begin(self, calls: Sequence[Callable[[], Any]], pool: ThreadPoolExecutor) -> list[Future[Any]]:
+        """Begins the calls while somebody leads, each when the one before it waits or was refused at once."""
+        futures = []
+        for call in calls:
+            before = self.waiting
+            future = pool.submit(call)
+            futures.append(future)
+            eventually(lambda before=before, future=future: self.waiting > before or future.done())  # type: ignore[misc]
+        return futures
+
+    def __call__(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What each call returns or raises."""
+        with ThreadPoolExecutor(len(calls) + 1) as pool:
+            with self.gathering(pool):
+                futures = self.begin(calls, pool)
+            return [future.exception(LONG) or future.result() for future in futures]
