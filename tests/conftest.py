@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from support.clock import NOON
+from support.meeting import share_always
 from support.scene import Scene
 
 from docket_celery.embedded.installation import Installation
@@ -22,6 +23,7 @@ from docket_celery.storage.contracts.values import Storage
 from docket_celery.testing import ManualClock, SequentialIds
 
 SCHEMA = "docket"
+ABOUT_COMMITS = {"test_commit", "test_taking"}
 _TEMPLATE = "migrated"
 _numbers = count(1)
 
@@ -157,12 +159,23 @@ def _wipe(connection: psycopg.Connection) -> None:
     connection.execute(sql.SQL("UPDATE {}.dispatch SET last_scan_at = NULL, scans = 0").format(schema))
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def storage(request: pytest.FixtureRequest, clock: ManualClock, ids: SequentialIds) -> Storage:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The kinds of store. What is about commits is also tried in the statement that several of them share."""
+    if "storage" in metafunc.fixturenames:
+        about_commits = metafunc.module.__name__ in ABOUT_COMMITS
+        metafunc.parametrize("storage", ["memory", "postgres", *["together"] * about_commits], indirect=True)
+
+
+@pytest.fixture
+def storage(
+    request: pytest.FixtureRequest, clock: ManualClock, ids: SequentialIds, monkeypatch: pytest.MonkeyPatch
+) -> Storage:
     """An empty store of each kind, bound to the manual clock."""
     if request.param == "memory":
         return memory.open_storage(clock=clock, ids=ids)
     shared: SharedStore = request.getfixturevalue("shared_store")
+    if request.param == "together":
+        share_always(shared.storage.runs, monkeypatch)
     return shared.lent(clock)
 
 

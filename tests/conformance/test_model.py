@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 from support.builders import a_commit, a_decision, a_scan, an_abandon, new_commit_id
+from support.meeting import share_always
 from support.model import MAX_ABANDONS, MAX_ATTEMPTS, TTL, Model, ModelRun, Then
 from support.scene import RETAIN, Scene
 
@@ -325,16 +326,22 @@ class History(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("kind", "histories", "steps"), [("memory", 400, 80), ("postgres", 40, 60)], ids=["memory", "postgres"]
+    ("kind", "histories", "steps"),
+    [("memory", 400, 80), ("postgres", 40, 60), ("together", 40, 60)],
+    ids=["memory", "postgres", "together"],
 )
 def test_random_histories_keep_to_the_model(
-    request: pytest.FixtureRequest, kind: str, histories: int, steps: int
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str, histories: int, steps: int
 ) -> None:
+    """`together`: each commit goes in the statement that several share."""
     thorough = bool(request.config.getoption("--thorough"))
     if kind == "memory":
         opening: Opening = lambda clock: memory.open_storage(clock=clock)  # noqa: E731
     else:
-        opening = request.getfixturevalue("shared_store").lent
+        shared = request.getfixturevalue("shared_store")
+        opening = shared.lent
+    if kind == "together":
+        share_always(shared.storage.runs, monkeypatch)
 
     class Bound(History):
         pass
