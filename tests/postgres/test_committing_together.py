@@ -22,6 +22,7 @@ from docket_celery.storage.contracts.claims import Demand, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Committed, Release, Scope
 from docket_celery.storage.postgres import open_storage
+from docket_celery.storage.postgres.together import HEAVY
 
 
 @pytest.fixture
@@ -182,6 +183,38 @@ def test_an_inbox_that_fills_while_the_statement_waits_for_nothing_is_seen(
             assert not a.done()
         assert isinstance(a.result(LONG), Committed)
     assert [place.info(name).wake_at for name in "ab"] == [place.now, later.at]
+
+
+def test_large_values_go_alone_and_the_others_together(
+    place: Scene, meet: Meetings, beside: psycopg.Connection
+) -> None:
+    sizes = {"a": 1, "large": HEAVY, "b": HEAVY - 100}
+    tokens = held(place, *sizes)
+    calls = [
+        commit(place, ending(place, name, tokens[name], fields={"text": "x" * size})) for name, size in sizes.items()
+    ]
+    assert [type(done) for done in meet(*calls)] == [Committed] * 3
+    assert [len(place.run(name).fields["text"]) for name in sizes] == [*sizes.values()]
+    written = {row["id"]: row["xmin"] for row in rows(beside, columns="id, status, step, xmin::text")}
+    assert written["a"] == written["b"] != written["large"]
+
+
+def test_what_the_server_ends_because_there_are_so_many_is_done_one_by_one(
+    place: Scene, meet: Meetings, beside: psycopg.Connection
+) -> None:
+    """As a time limit of the user's own may do."""
+    tokens = held(place, "a", "b", "c")
+    beside.execute(
+        "CREATE FUNCTION only_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '57014'; END IF; RETURN NULL; END $$"
+    )
+    beside.execute(
+        "CREATE TRIGGER only_one AFTER UPDATE ON runs REFERENCING NEW TABLE AS changed "
+        "FOR EACH STATEMENT EXECUTE FUNCTION only_one()"
+    )
+    done = meet(*(commit(place, ending(place, name, token)) for name, token in tokens.items()))
+    assert [type(one) for one in done] == [Committed] * 3
+    assert [name for name in meet.statements if name.startswith("commit_")] == ["commit_all", *["commit_release"] * 3]
 
 
 # -- locked rows ------------------------------------------------------------------------------------------------------

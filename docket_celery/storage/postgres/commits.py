@@ -12,7 +12,7 @@ from typing import Any, Final
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence
+from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence, StoreUnavailable
 from docket_celery.storage.contracts.rules import check_commit, check_commit_against
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import CommitProposal, Committed, Retain, Scope
@@ -27,6 +27,13 @@ from docket_celery.storage.postgres.transitions import Kind, check_instants
 
 _ACCOMPANIED: Final[dict[bool, Kind]] = {True: "release_and_take", False: "release_and_lease"}
 """The commit that brings the next run along, by whether that is to be redeemed."""
+_SOONER_IN_COMPANY: Final = (
+    errors.QueryCanceled,
+    errors.LockNotAvailable,
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+)
+"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own."""
 
 
 class PostgresCommits(PostgresStarts):
@@ -46,8 +53,17 @@ class PostgresCommits(PostgresStarts):
 
     def _commit_together(self, requests: Sequence[CommitRequest]) -> list[Committed | None]:
         """What came of each of several commits; None for those that were not moved."""
-        able = together.apart(requests)
-        rows = self._database.read(together.statement_for(able), together.of_commits(able, self._database.now()))
+        commits = together.able(requests)
+        able = [written.request for written in commits]
+        if not able:
+            return [None for _ in requests]
+        parameters = together.of_commits(commits, self._database.now())
+        try:
+            rows = self._database.read(together.statement_for(able), parameters)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, _SOONER_IN_COMPANY):
+                return [None for _ in requests]
+            raise
         moved = {row["committed"]: row for row in rows}
         asked = dict(together.asking(able))
         done: list[Committed | None] = []

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Final
 
 from docket_celery.run.codec import encode_state
-from docket_celery.run.moment import Appended, Replaced
+from docket_celery.run.moment import Appended, Change, Replaced
 from docket_celery.run.values import encode
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import CommitProposal, Release, Retain, Schedule, Scope
@@ -22,6 +22,10 @@ _CHANGES: Final = {
     "_appending": ("all_appending",),
     "_changing": ("all_replacing", "all_appending"),
 }
+HEAVY: Final = 65_536
+"""Characters of state and values beyond which a commit goes alone: nobody waits for another's large values, and all
+of a group come to no more than the driver and the server hold easily.
+"""
 _TAKING: Final = {"": ((), "all_answered"), "_and_take": (("all_taking",), "all_taken")}
 """Of each: the parts that follow the commits, and the part that answers."""
 
@@ -40,6 +44,19 @@ class CommitRequest:
     look: ShortLook | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Written:
+    """A request with its state and its changed values as they are written."""
+
+    request: CommitRequest
+    state: str
+    values: tuple[tuple[Change, str], ...]
+
+    @property
+    def is_heavy(self) -> bool:
+        return len(self.state) + sum(len(value) for _, value in self.values) > HEAVY
+
+
 def statements() -> Iterator[tuple[str, str]]:
     """The name and the text, with its parts in braces, of each."""
     for changes, taking in product(_CHANGES, _TAKING):
@@ -48,9 +65,24 @@ def statements() -> Iterator[tuple[str, str]]:
         yield f"commit_all{changes}{taking}", "WITH " + ",\n".join(f"{{{part}}}" for part in tables) + f"\n{{{answer}}}"
 
 
-def apart(requests: Sequence[CommitRequest]) -> list[CommitRequest]:
-    """Those that can go together: one of each run, since they are told apart by it."""
-    return list({request.proposal.run.id: request for request in requests}.values())
+def able(requests: Sequence[CommitRequest]) -> list[Written]:
+    """Those that can go together: none that is heavy, and one of each run, since they are told apart by it."""
+    apart = {request.proposal.run.id: request for request in requests}
+    return [written for written in map(_written, apart.values()) if not written.is_heavy]
+
+
+def _written(request: CommitRequest) -> Written:
+    proposal = request.proposal
+    values = ((change, _encoded(change)) for change in proposal.changes)
+    return Written(request=request, state=encode_state(proposal.run), values=tuple(values))
+
+
+def _encoded(change: Change) -> str:
+    match change:
+        case Replaced(value=value):
+            return encode(value)
+        case Appended(items=items):
+            return encode(list(items))
 
 
 def asking(requests: Sequence[CommitRequest]) -> list[tuple[str, ShortLook]]:
@@ -68,16 +100,18 @@ def statement_for(requests: Sequence[CommitRequest]) -> str:
     return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
 
 
-def of_commits(requests: Sequence[CommitRequest], now: datetime | None) -> dict[str, Any]:
+def of_commits(commits: Sequence[Written], now: datetime | None) -> dict[str, Any]:
     """Parameters of the statement that `statement_for` names: one array for each column, and those of fields and events
     with their run's id.
     """
+    requests = [written.request for written in commits]
     proposals = [request.proposal for request in requests]
     events = [event for proposal in proposals for event in proposal.events]
     return {
         **_of_runs(requests, proposals),
         **_of_schedules(proposals),
-        **_of_changes(proposals),
+        "states": array(written.state for written in commits),
+        **_of_changes(commits),
         "event_ids": array(event.run_id for event in events),
         **of_many_events(events),
         **_of_looks(requests),
@@ -101,7 +135,6 @@ def _of_runs(requests: Sequence[CommitRequest], proposals: Sequence[CommitPropos
         "steps": numbers(run.step for run in runs),
         "last_event_seqs": numbers(run.event_seq for run in runs),
         "checkpoint_types": array(proposal.checkpoint_type.value for proposal in proposals),
-        "states": array(encode_state(run) for run in runs),
         "commit_ids": array(proposal.commit_id for proposal in proposals),
         "updated_ats": array(run.updated_at.isoformat() for run in runs),
         "finished_ats": array(None if end is None else end.isoformat() for end in ends),
@@ -123,17 +156,17 @@ def _of_schedule(schedule: Schedule) -> tuple[str | None, str | None, str | None
             return kind, None if at is None else at.isoformat(), None
 
 
-def _of_changes(proposals: Sequence[CommitProposal]) -> dict[str, str]:
-    changes = [(proposal.run.id, change) for proposal in proposals for change in proposal.changes]
-    replaced = [(run_id, change) for run_id, change in changes if isinstance(change, Replaced)]
-    appended = [(run_id, change) for run_id, change in changes if isinstance(change, Appended)]
+def _of_changes(commits: Sequence[Written]) -> dict[str, str]:
+    changes = [(written.request.proposal.run.id, *changed) for written in commits for changed in written.values]
+    replaced = [(run_id, change.name, value) for run_id, change, value in changes if isinstance(change, Replaced)]
+    appended = [(run_id, change.name, value) for run_id, change, value in changes if isinstance(change, Appended)]
     return {
-        "replaced_ids": array(run_id for run_id, _ in replaced),
-        "replaced_names": array(change.name for _, change in replaced),
-        "replaced_values": array(encode(change.value) for _, change in replaced),
-        "appended_ids": array(run_id for run_id, _ in appended),
-        "appended_names": array(change.name for _, change in appended),
-        "appended_items": array(encode(list(change.items)) for _, change in appended),
+        "replaced_ids": array(run_id for run_id, _, _ in replaced),
+        "replaced_names": array(name for _, name, _ in replaced),
+        "replaced_values": array(value for _, _, value in replaced),
+        "appended_ids": array(run_id for run_id, _, _ in appended),
+        "appended_names": array(name for _, name, _ in appended),
+        "appended_items": array(value for _, _, value in appended),
     }
 
 
