@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from support.builders import a_scan
 from support.clock import eventually
+from support.meeting import noted
 from support.pooled import Pooled
 
 from docket_celery.client import TenantClient
@@ -162,3 +163,22 @@ def test_behind_a_pooler_a_listener_past_it_hears_of_a_start(pooled: Pooled) -> 
     TenantClient(build(Config(), storage, local_resolver(GRAPH), pause=lambda _: None)).start_run(ref, {})
     eventually(lambda: heard == [1, 1])
     listener.stop()
+
+
+def test_commits_that_meet_behind_a_pooler_share_statements_and_leave_no_trace_of_sessions(pooled: Pooled) -> None:
+    began = pooled.log.stat().st_size
+    migrate.upgrade(pooled.url)
+    client = _client(pooled.url)
+    ref = client.save_graph(GRAPH)
+    runs = [client.start_run(ref, {}) for _ in range(RUNS)]
+    statements = noted(client.storage.runs)
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(lambda _: client.drain(), range(8))) >= RUNS
+    assert {client.fetch_run(run.id).status for run in runs} == {RunStatus.DONE}
+    assert all(client.fetch_run(run.id).fields["log"] == ["x"] * NODES for run in runs)
+    shared = [name for name in statements if name.startswith("commit_all")]
+    alone = [name for name in statements if name.startswith("commit_") and name not in shared]
+    assert len(shared) > 0
+    assert len(shared) + len(alone) < RUNS * NODES
+    log = pooled.log.read_bytes()[began:].decode(errors="replace")
+    assert SESSION_ERRORS.findall(log) == []

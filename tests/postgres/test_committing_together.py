@@ -454,6 +454,33 @@ def test_a_locked_ready_run_is_passed_by(place: Scene, meet: Meetings, beside: p
         assert [along(done) for done in meet(*calls)] == ["2", "3"]
 
 
+def test_a_run_that_moved_on_while_the_group_was_held_up_does_not_come_along_with_its_old_values(
+    place: Scene, meet: Meetings, postgres_url: str, beside: psycopg.Connection
+) -> None:
+    rival = Scene(open_storage(postgres_url, now=place.clock.now), place.clock, place.ids)
+    tokens = held(place, "a", "b")
+    ready(place, "moving", "still")
+    beside.execute(
+        "CREATE FUNCTION held_up() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END $$"
+    )
+    beside.execute(
+        "CREATE TRIGGER held_up BEFORE UPDATE ON runs FOR EACH ROW WHEN (NEW.id = 'a') EXECUTE FUNCTION held_up()"
+    )
+    calls = [commit(place, ending(place, n, token), wanted(f"for {n}")) for n, token in tokens.items()]
+    with ThreadPoolExecutor(3) as pool:
+        beside.execute("SELECT pg_advisory_lock(1)")
+        with meet.gathering(pool):
+            a, b = meet.begin(calls, pool)
+        eventually(lambda: beside.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall())
+        rival.runs.take_due(a_scan(limit=1), token="rival")
+        rival.commit("moving", "rival", schedule=Release(kind="at", at=place.now - TTL), fields={"n": 2})
+        beside.execute("SELECT pg_advisory_unlock(1)")
+        came = {along(a.result(LONG)), along(b.result(LONG))}
+    assert came == {None, "still"}
+    assert (place.info("moving").claimed_at, place.info("still").claim_redeemed) == (None, True)
+
+
 def test_a_run_that_parks_at_once_does_not_come_along_with_its_own_group(place: Scene, meet: Meetings) -> None:
     tokens = held(place, "a", "b")
     done = meet(

@@ -33,6 +33,19 @@ def share_always(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_group", carry_out)
 
 
+def noted(runs: Any) -> list[str]:
+    """The names of all statements that are executed from now on, in order."""
+    statements: list[str] = []
+    execute = runs._database.execute
+
+    def noting(session: Any, name: str, parameters: dict[str, Any], **options: Any) -> Any:
+        statements.append(name)
+        return execute(session, name, parameters, **options)
+
+    runs._database.execute = noting
+    return statements
+
+
 class Meetings:
     """Lets calls of `commit` on `runs` meet. `statements` are the names of all that were executed, in order."""
 
@@ -42,17 +55,7 @@ class Meetings:
         self._alone = self._group._alone
         self._group._alone = self._alone_or_held
         self._gates: dict[threading.Event, threading.Event] = {}
-        self.statements: list[str] = []
-        self._note_statements(runs._database)  # type: ignore[attr-defined]
-
-    def _note_statements(self, database: Any) -> None:
-        execute = database.execute
-
-        def noting(session: Any, name: str, parameters: dict[str, Any], **options: Any) -> Any:
-            self.statements.append(name)
-            return execute(session, name, parameters, **options)
-
-        database.execute = noting
+        self.statements = noted(runs)
 
     def _alone_or_held(self, request: Any) -> Any:
         if request not in self._gates:
