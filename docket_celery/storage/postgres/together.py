@@ -22,12 +22,12 @@ _CHANGES: Final = {
     "_appending": ("all_appending",),
     "_changing": ("all_replacing", "all_appending"),
 }
+_TAKING: Final = {"": ((), "all_answered"), "_and_take": (("all_taking",), "all_taken")}
+"""Of each: the parts that follow the commits, and the part that answers."""
 HEAVY: Final = 65_536
 """Characters of state and values beyond which a commit goes alone: nobody waits for another's large values, and all
 of a group come to no more than the driver and the server hold easily.
 """
-_TAKING: Final = {"": ((), "all_answered"), "_and_take": (("all_taking",), "all_taken")}
-"""Of each: the parts that follow the commits, and the part that answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
