@@ -26,13 +26,16 @@ _REPEATS: Final = 3
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 _LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
-_ENDED = (
+_OF_NO_USE = (
     errors.AdminShutdown,
     errors.CrashShutdown,
     errors.IdleSessionTimeout,
     errors.IdleInTransactionSessionTimeout,
+    errors.ReadOnlySqlTransaction,
 )
-"""The server says so before it closes the connection, which may not look broken yet."""
+"""The server says so before it closes the connection, which may not look broken yet; or it is the primary no more, and
+keeps the connection open. A new session may lead to the one that is.
+"""
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
 
 
@@ -103,8 +106,8 @@ class Database:
                     lost_races += 1
                     if lost_races > _REPEATS:
                         raise self._translated(error) from error
-                except (psycopg.OperationalError, errors.IdleInTransactionSessionTimeout) as error:
-                    if fresh or not (session.broken or isinstance(error, _ENDED)):
+                except (psycopg.OperationalError, *_OF_NO_USE) as error:
+                    if fresh or not (session.broken or isinstance(error, _OF_NO_USE)):
                         raise self._translated(error) from error
                     session.close()
                     again = fresh = True

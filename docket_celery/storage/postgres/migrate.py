@@ -19,7 +19,7 @@ import docket_celery
 from docket_celery.errors import SchemaMismatch, StoreUnavailable
 from docket_celery.storage.postgres.locks import advisory_key
 from docket_celery.storage.postgres.queries import quote
-from docket_celery.storage.postgres.sessions import CONNECT_TIMEOUT, describe
+from docket_celery.storage.postgres.sessions import CONNECT_TIMEOUT, ENCODING, describe
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -153,4 +153,4 @@ def _scripts() -> Path:
 
 def _connect(url: str) -> psycopg.Connection[Any]:
     describe(url)
-    return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, prepare_threshold=None)
+    return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, prepare_threshold=None, client_encoding=ENCODING)

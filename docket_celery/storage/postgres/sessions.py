@@ -26,15 +26,24 @@ CONNECT_TIMEOUT: Final = 5
 """Seconds that opening a connection may take."""
 CHECKOUT_TIMEOUT: Final = 10.0
 """Seconds to wait for a free connection of a busy pool."""
+ENCODING: Final = "UTF8"
+"""The client's, whatever the server, the role or the environment would have: every name and value can be sent then, and
+what comes back is text, where a database in SQL_ASCII would send bytes.
+"""
 _OPTIONS: Final[dict[str, Any]] = {
     "autocommit": True,
     "row_factory": dict_row,
     "cursor_factory": psycopg.RawCursor,
     "connect_timeout": CONNECT_TIMEOUT,
+    "client_encoding": ENCODING,
 }
 _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
+"""
+_READ_COMMITTED: Final = b"SET default_transaction_isolation TO 'read committed'"
+"""The level that every statement of this store is written for. Under a stricter one, as a database or role may have it,
+they are no less correct, but those that meet fail instead of waiting for each other.
 """
 _POOL_NAMES: Final = "docket-"
 _POLL: Final = 0.2
@@ -200,11 +209,14 @@ def adapt(context: Context) -> Context:
 
 def _configure(session: Session) -> None:
     """Makes a new connection ours. Where a pooler stands between, nothing is prepared on it: its transactions may meet
-    different server sessions, in which the same name stands for another statement.
+    different server sessions, in which the same name stands for another statement. Nothing is set there either.
     """
     adapt(session)
+    session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     if is_pooled(session):
         session.prepare_threshold = None
+    else:
+        session.execute(_READ_COMMITTED)
 
 
 def is_pooled(session: Session) -> bool:
