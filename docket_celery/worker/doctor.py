@@ -33,6 +33,7 @@ class Facts:
     early_acknowledging       names of the app's own tasks that are acknowledged before they run
     strays                    options of docket's tasks that are not what docket set: "task option: value, not wanted"
     routed                    names of docket's tasks that a route of the host matches
+    refused_content           the app's `accept_content` where docket's messages are not among it, else None
     """
 
     config: Config
@@ -46,6 +47,7 @@ class Facts:
     early_acknowledging: Sequence[str]
     strays: Sequence[str]
     routed: Sequence[str]
+    refused_content: Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +224,9 @@ def reach(facts: Facts) -> Finding | None:
     if facts.strays:
         advice = "Something changed docket's tasks after the app was finalized: remove it."
         return Finding(check="host settings", verdict="problem", seen="; ".join(facts.strays), advice=advice)
+    if facts.refused_content is not None:
+        seen = f"accept_content is {list(facts.refused_content)!r}: workers drop docket's messages unread"
+        return Finding(check="host settings", verdict="problem", seen=seen, advice="Add 'json' to accept_content.")
     if facts.routed:
         seen = f"routes name {', '.join(facts.routed)}, and do not take effect: these tasks carry their own queue"
         return Finding(check="host settings", verdict="fine", seen=seen)

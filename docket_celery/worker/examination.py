@@ -13,6 +13,7 @@ from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreU
 from docket_celery.storage.contracts.fleet import Backlog, Listening
 from docket_celery.storage.postgres.listener import listening_state
 from docket_celery.worker.doctor import Facts
+from docket_celery.worker.messages import is_accepted
 from docket_celery.worker.publisher import bounded_connection
 from docket_celery.worker.setup import Docket
 from docket_celery.worker.tasks import options
@@ -44,6 +45,7 @@ def examine(docket: Docket) -> Facts:
             for option, wanted in settings.items()
             if getattr(app.tasks[name], option) != wanted
         ],
+        refused_content=None if is_accepted(conf.accept_content) else sorted(conf.accept_content),
         routed=[name for name in own if router.lookup_route(name)],
     )
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from docket_celery.errors import InvalidInput
 from docket_celery.storage.contracts.claims import Lease
 from docket_celery.storage.contracts.values import check_name
+
+CONTENT: Final = ("json", "application/json")
+"""How a setting such as Celery's `accept_content` may name what the messages are written in."""
+
+
+def is_accepted(accept_content: Iterable[str] | None) -> bool:
+    """Whether a worker that takes this content and no other (None: any) takes our messages, or drops them unread."""
+    return accept_content is None or not set(CONTENT).isdisjoint(accept_content)
 
 
 def to_message(lease: Lease) -> dict[str, Any]:

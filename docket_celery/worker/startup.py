@@ -16,6 +16,7 @@ from celery.worker.components import Pool
 from docket_celery.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from docket_celery.renewal import StandIn
 from docket_celery.worker.capacity import slots_of
+from docket_celery.worker.messages import is_accepted
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.processes import is_at_work
 from docket_celery.worker.queues import queue_of
@@ -45,6 +46,11 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
                 raise ConfigError(
                     "this prefork pool would spawn its processes, and a spawned one does not know docket's tasks: set "
                     "worker_pool_start_method to 'fork', or choose --pool threads, gevent or solo"
+                )
+            if not is_accepted(worker.app.conf.accept_content):
+                raise ConfigError(
+                    f"accept_content is {list(worker.app.conf.accept_content)!r}: this worker would drop docket's "
+                    "messages unread, which are JSON; add 'json'"
                 )
             queues.select_add(queue_of(worker.app, docket.config.tick_queue))
         else:

@@ -93,6 +93,18 @@ def test_a_worker_of_other_queues_says_that_it_takes_no_leases(shell: Shell, pos
     assert "'docket' (-Q)" in _log_until(shell, tmp_path, "no leases", *command, docket_database_url=postgres_url)
 
 
+def test_a_worker_that_would_drop_every_message_unread_ends_its_start(shell: Shell, postgres_url: str) -> None:
+    ended = shell.run(*WORKER, docket_database_url=postgres_url, accept_content=["application/x-yaml"])
+    _refused(ended, 1, "accept_content is ['application/x-yaml']", "add 'json'")
+
+
+def test_a_worker_of_other_queues_may_accept_what_it_likes(shell: Shell, postgres_url: str, tmp_path: Path) -> None:
+    settings = {"docket_database_url": postgres_url, "accept_content": ["application/x-yaml"]}
+    assert "accept_content" not in _log_until(
+        shell, tmp_path, "no leases", "worker", "-c", "1", "-l", "INFO", **settings
+    )
+
+
 def test_a_worker_starts_without_the_database_and_says_so(shell: Shell, tmp_path: Path) -> None:
     url, place = _nowhere()
     output = _log_until(shell, tmp_path, "starting without the database", *WORKER, docket_database_url=url)

@@ -12,7 +12,7 @@ from support.apps import a_graph
 from docket_celery import Docket, RunStatus
 from docket_celery.errors import InvalidInput
 from docket_celery.storage.contracts.claims import ClaimPolicy, Lease
-from docket_celery.worker.messages import from_message, to_message
+from docket_celery.worker.messages import from_message, is_accepted, to_message
 from docket_celery.worker.publisher import VEHICLE
 
 LEASE = Lease(
@@ -32,6 +32,21 @@ LEASE = Lease(
 def test_a_lease_survives_its_trip_through_json(tenant: str | None) -> None:
     lease = Lease(**{**{name: getattr(LEASE, name) for name in LEASE.__slots__}, "tenant": tenant})
     assert from_message(json.loads(json.dumps(to_message(lease)))) == lease
+
+
+@pytest.mark.parametrize(
+    ("accept_content", "accepted"),
+    [
+        (["json"], True),
+        (["application/json"], True),
+        ({"pickle", "json"}, True),
+        (None, True),
+        (["pickle", "application/x-yaml"], False),
+        ([], False),
+    ],
+)
+def test_what_an_app_accepts_tells_whether_a_lease_is_read(accept_content: Any, accepted: bool) -> None:
+    assert is_accepted(accept_content) is accepted
 
 
 def test_a_lease_is_small_whatever_its_run_holds() -> None:

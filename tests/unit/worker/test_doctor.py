@@ -37,6 +37,7 @@ FACTS = Facts(
     early_acknowledging=(),
     strays=(),
     routed=(),
+    refused_content=None,
 )
 
 
@@ -164,6 +165,11 @@ def test_settings_of_the_host_that_reach_dockets_tasks_are_a_problem() -> None:
     found = _finding("host settings", strays=["docket_celery.vehicle time_limit: 5, not 750.0"])
     assert (found.verdict, found.seen) == ("problem", "docket_celery.vehicle time_limit: 5, not 750.0")
     assert _finding("host settings", routed=["docket_celery.vehicle"]).verdict == "fine"
+
+
+def test_content_that_is_not_accepted_is_a_problem_with_its_cure() -> None:
+    found = _finding("host settings", refused_content=["pickle"])
+    assert (found.verdict, "'pickle'" in found.seen, "'json'" in found.advice) == ("problem", True, True)
 
 
 def test_the_listener_is_looked_at_where_there_should_be_one() -> None:
