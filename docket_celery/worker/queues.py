@@ -18,6 +18,16 @@ def queue_of(app: Celery, name: str) -> Queue:
     return queue
 
 
+def address_of(queue: Queue) -> dict[str, str]:
+    """The exchange and routing key of a message for this queue, in the words of `apply_async`.
+
+    To be said with each message: what is left open, a route or an annotation of the host fills in for all of its tasks.
+    """
+    if queue.exchange.type == "direct":
+        return {"exchange": "", "routing_key": queue.name}  # Straight to the queue, declared or not: as Celery does it.
+    return {"exchange": queue.exchange.name, "routing_key": queue.routing_key}
+
+
 def make_known(app: Celery, config: Config) -> None:
     """Lets the app route to docket's queues by name, and `worker -Q` choose them. Nothing consumes them for that."""
     for name in (config.queue, config.tick_queue):

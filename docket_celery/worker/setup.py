@@ -30,7 +30,7 @@ from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.nudges import Windows
 from docket_celery.worker.pools import node_executor
 from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
-from docket_celery.worker.queues import make_known
+from docket_celery.worker.queues import address_of, make_known, queue_of
 from docket_celery.worker.signals import are_received, send
 from docket_celery.worker.standing_in import PoolLedger
 from docket_celery.worker.stopping import StopFlag
@@ -184,6 +184,18 @@ class Docket(Client):
         except ConfigError as error:
             raise SystemExit(f"docket_celery: {error}") from error
         make_known(sender.app, self.config)
+        self._address_ticks(sender.app)
+
+    def _address_ticks(self, app: Celery) -> None:
+        """Has beat send them to their queue, whatever exchange the host's routes and annotations name for all tasks.
+
+        Not before beat starts: the queues are made from settings that may still change until then.
+        """
+        address = address_of(queue_of(app, self.config.tick_queue))
+        for name in self.periodic:
+            for option, value in address.items():
+                setattr(app.tasks[name], option, value)
+            app.tasks[name]._exec_options = None
 
     def _worker_starts(self, instance: Any, options: dict[str, Any], **_signal: Any) -> None:
         """Before the worker selects its queues. One that is not told to take leases need not know them: older versions
