@@ -20,6 +20,8 @@ class ShortLook:
     began: float = field(default_factory=time.monotonic)
 
     def is_like(self, other: ShortLook) -> bool:
-        """Whether both would take the same runs, but for the turns of classes."""
+        """Whether both would take the same runs in the same way, but for the turns of classes."""
+        if self.request.redeem != other.request.redeem:
+            return False
         own, theirs = self.request.policy, other.request.policy
         return replace(own, preference=None, fraction=0.0) == replace(theirs, preference=None, fraction=0.0)

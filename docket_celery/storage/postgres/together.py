@@ -22,7 +22,11 @@ _CHANGES: Final = {
     "_appending": ("all_appending",),
     "_changing": ("all_replacing", "all_appending"),
 }
-_TAKING: Final = {"": ((), "all_answered"), "_and_take": (("all_taking",), "all_taken")}
+_TAKING: Final = {
+    "": ((), "all_answered"),
+    "_and_take": (("all_given", "all_taking"), "all_taken"),
+    "_and_lease": (("all_given", "all_leasing"), "all_leased"),
+}
 """Of each: the parts that follow the commits, and the part that answers."""
 HEAVY: Final = 65_536
 """Characters of state and values beyond which a commit goes alone: nobody waits for another's large values, and all
@@ -86,9 +90,8 @@ def _encoded(change: Change) -> str:
 
 
 def asking(requests: Sequence[CommitRequest]) -> list[tuple[str, ShortLook]]:
-    """Who of them asks for a run, and how: all by the policy of the first. Who wants a mere lease asks by itself."""
+    """Who of them asks for a run, and how: all in the way of the first."""
     looks = [(request.proposal.run.id, request.look) for request in requests if request.look is not None]
-    looks = [(run_id, look) for run_id, look in looks if look.request.redeem]
     return [(run_id, look) for run_id, look in looks if look.is_like(looks[0][1])]
 
 
@@ -96,7 +99,8 @@ def statement_for(requests: Sequence[CommitRequest]) -> str:
     """The name of the one that writes just what they need."""
     kinds = {type(change) for request in requests for change in request.proposal.changes}
     written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
-    taking = "_and_take" if asking(requests) else ""
+    looks = asking(requests)
+    taking = "" if not looks else "_and_take" if looks[0][1].request.redeem else "_and_lease"
     return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
 
 

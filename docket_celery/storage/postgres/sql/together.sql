@@ -100,7 +100,7 @@ events AS (
 -- part: all_answered
 SELECT id AS committed, now AS committed_at, claimed_at AS kept_at FROM moved
 
--- part: all_taking
+-- part: all_given
 -- One ready run for each that asks, as far as the slots allow: by no more than the claims that are given up here. Who is to
 -- prefer an expired claim, while there is one, asks again by itself.
 clock AS MATERIALIZED (
@@ -131,7 +131,9 @@ given AS MATERIALIZED (
     SELECT n.id, a.token, a.id AS asked_by
     FROM (SELECT next.id, row_number() OVER (ORDER BY next.wake_at, next.id) AS number FROM next) n
     JOIN asking a ON a.number = n.number
-),
+)
+
+-- part: all_taking
 hit AS (
     UPDATE {schema}.runs r
     SET wake_at = NULL, claim_token = g.token, claimed_at = (SELECT now FROM clock), redeemed = true,
@@ -147,6 +149,21 @@ taken AS MATERIALIZED (
     FROM hit r
     {gathered}
 )
+
+-- part: all_leasing
+hit AS (
+    UPDATE {schema}.runs r
+    SET wake_at = NULL, claim_token = g.token, claimed_at = (SELECT now FROM clock)
+    FROM given g
+    WHERE r.id = g.id AND {still_ready}
+    RETURNING r.id, r.tenant, r.graph_id, r.graph_hash, r.checkpoint_seq, r.claim_token, r.redeemed, r.claim_attempts,
+              g.asked_by
+)
+
+-- part: all_leased
+SELECT moved.id AS committed, moved.now AS committed_at, moved.claimed_at AS kept_at, (SELECT now FROM clock) AS now,
+       (SELECT min(wake_at) FROM next) AS ready_from, NULL::timestamptz AS claimed_from, hit.*
+FROM moved LEFT JOIN hit ON hit.asked_by = moved.id
 
 -- part: all_taken
 SELECT moved.id AS committed, moved.now AS committed_at, moved.claimed_at AS kept_at, taken.*
