@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from celery import bootsteps
-from celery.concurrency import solo
+from celery.concurrency import prefork, solo
 from celery.worker.consumer.tasks import Tasks
 
 from docket_celery.errors import DocketError
@@ -31,9 +31,17 @@ PATIENCE = 1.0
 
 
 def slots_of(controller: Any) -> int:
-    """The pool's maximum, under autoscale too: it grows only when messages come. A solo pool has one slot."""
+    """The pool's maximum, under autoscale too: it grows only when messages come. A solo pool has one slot.
+
+    Of a pool that runs, what it is now: `celery control` may have had it grow or shrink, or set the autoscaler anew.
+    """
     if isinstance(controller.pool, solo.TaskPool):
         return 1
+    autoscaler = getattr(controller, "autoscaler", None)
+    if autoscaler is not None:
+        return max(int(autoscaler.max_concurrency), 1)
+    if isinstance(controller.pool, prefork.TaskPool) and controller.pool._pool is not None:
+        return max(int(controller.pool.num_processes), 1)
     counts = (getattr(controller, "max_concurrency", None), controller.concurrency)
     return max((count for count in counts if isinstance(count, int)), default=1)
 
@@ -67,6 +75,9 @@ class RegisterSlots(bootsteps.StartStopStep):  # type: ignore[misc]
     def _register(self) -> None:
         assert self._docket is not None
         consumer, orphan_ttl = self._consumer, self._docket.engine.orphan_ttl
+        if self._docket.config.queue not in consumer.app.amqp.queues.consume_from:
+            self._unregister()  # `celery control cancel_consumer`: its pool goes on with what else the worker consumes.
+            return
         slots = slots_of(consumer.controller)
         try:
             self._docket.fleet.register_worker(consumer.hostname, slots, ttl=LIVES, orphan_ttl=orphan_ttl)
