@@ -46,6 +46,10 @@ INSTANTS = {
         datetime(2026, 1, 15, 12, 0, 1, tzinfo=timezone(-timedelta(hours=7, minutes=28))),
         datetime(2026, 1, 15, 19, 28, 1, tzinfo=UTC),
     ),
+    "the first instant there is": (
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1, 1, 1, tzinfo=UTC),
+    ),
     "the last second there is": (
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),

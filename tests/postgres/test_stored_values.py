@@ -15,6 +15,7 @@ from docket_celery.run.document import Failure, OpenInterrupt, Task
 from docket_celery.run.moment import Appended, Replaced
 from docket_celery.storage.contracts.values import SYSTEM, ListQuery, Release
 from docket_celery.storage.postgres import open_storage
+from docket_celery.testing import ManualClock
 
 VALUES: list[Any] = [
     "a\x00b",
@@ -146,6 +147,20 @@ def test_a_wake_beyond_pythons_calendar_breaks_neither_lists_nor_claims(
     assert len(place.runs.list_runs(SYSTEM, ListQuery()).runs) == 2
     assert place.storage.fleet.backlog(orphan_ttl=RETAIN.ttl).due >= 1
     assert "run-1" in {lease.run_id for lease in place.scan().leases}
+
+
+@pytest.mark.parametrize("earliest", ["-infinity", "0001-01-01Z"])
+def test_an_instant_at_the_beginning_of_time_stops_no_scan_on_the_running_clock(
+    postgres_url: str, beside: psycopg.Connection, earliest: str
+) -> None:
+    place = Scene(open_storage(postgres_url), ManualClock())
+    for run_id in ("run-1", "run-2", "run-3"):
+        place.start(run_id)
+    beside.execute("UPDATE runs SET wake_at = %s::timestamptz WHERE id = 'run-1'", (earliest,))
+    assert {lease.run_id for lease in place.scan(limit=2).leases} == {"run-1", "run-2"}
+    beside.execute("UPDATE runs SET claimed_at = %s::timestamptz WHERE id = 'run-1'", (earliest,))
+    afresh = Scene(open_storage(postgres_url), ManualClock())
+    assert {lease.run_id for lease in afresh.scan().leases} == {"run-1", "run-3"}
 
 
 @pytest.mark.parametrize("run_id", ["", "a\x00b", "\ud800", "x" * 256])

@@ -9,11 +9,13 @@ one, a refill at least once a second, and any scan that comes back empty soon af
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 _MARGIN: Final = timedelta(milliseconds=200)
 """How long before it commits a statement may have read the clock without being missed."""
+_LOWEST: Final = datetime.min.replace(tzinfo=UTC) + _MARGIN
+"""The first instant that has a margin before it."""
 _FULL_LOOK_INTERVAL: Final = 1.0
 _SECOND_LOOK_INTERVAL: Final = 0.05
 """Seconds between full looks; and between those of scans that came back empty."""
@@ -66,5 +68,5 @@ def _from(seen: datetime | None, begun: datetime | None, known: datetime | None)
     """Where to begin after a scan that began at `begun` and has `seen` its first; None: it had no reason to look."""
     if seen is None:
         return known
-    start = seen - _MARGIN
+    start = max(seen, _LOWEST) - _MARGIN
     return start if begun is None else max(start, begun)

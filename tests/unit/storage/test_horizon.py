@@ -30,6 +30,12 @@ def test_the_next_one_begins_a_margin_before_the_first_that_was_seen() -> None:
     assert horizon.claimed_from == NOON + timedelta(seconds=20) - MARGIN
 
 
+def test_an_instant_at_the_beginning_of_time_has_no_margin_before_it() -> None:
+    beginning = datetime.min.replace(tzinfo=UTC)
+    horizon = Outlook().after({"ready_from": beginning, "claimed_from": beginning}, EVERYTHING, 99, 100).horizon
+    assert (horizon.ready_from, horizon.claimed_from) == (beginning, beginning)
+
+
 def test_after_a_second_everything_is_looked_at_again() -> None:
     assert _after_a_full_look().begin(101.0) is EVERYTHING
 
