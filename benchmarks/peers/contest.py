@@ -58,7 +58,7 @@ CONTESTANTS = {
         Contestant(name="docket", title="docket_celery", kind="ours", workloads=_ALL),
         Contestant(
             name="docket_gevent",
-            title="docket_celery, 16 at a time (gevent)",
+            title="docket_celery, 32 at a time (gevent)",
             kind="ours",
             workloads=("chains10", "drain", "fan"),
         ),

@@ -95,10 +95,10 @@ def _most(what: str, bound: float, found: Callable[[Figures], float | None], uni
 GOALS = (
     _least("100-node chain, of the bare statement", 0.5, of_kind("chain100", "floor")),
     _least("100-node chain, of the best durable peer", 1.7, of_kind("chain100", "durable")),
-    _least("10-node chains, 16 at a time, of the best durable peer", 2.5,
+    _least("10-node chains, 32 at a time, of the best durable peer", 2.5,
            of_kind("chains10", "durable", "docket_gevent")),
     _least("10-node chains, one at a time, of the best durable peer", 2.5, of_kind("chains10", "durable")),
-    _least("one-node runs, direct refill, 16 at a time, of the best durable peer", 3.5,
+    _least("one-node runs, direct refill, 32 at a time, of the best durable peer", 3.5,
            of_kind("drain", "durable", "docket_gevent")),
     _least("one-node runs, direct refill, one at a time, of the best durable peer", 3.5, of_kind("drain", "durable")),
     _least("one-node runs, a message per run, of the best durable peer", 1.0,

@@ -1,4 +1,4 @@
-"""docket_celery with 16 runs at a time in each worker: the gevent pool, where commits that meet share a statement."""
+"""docket_celery with 32 runs at a time in each worker: the gevent pool, where commits that meet share a statement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DocketOnGevent(DocketEngine):
     """The same in all else."""
 
     name = "docket_gevent"
-    pool: ClassVar[tuple[str, ...]] = ("-P", "gevent", "-c", "16")
+    pool: ClassVar[tuple[str, ...]] = ("-P", "gevent", "-c", "32")
 
 
 if __name__ == "__main__":
