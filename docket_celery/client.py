@@ -247,19 +247,20 @@ class Client(ABC):
         not fit.
         """
         scope = self._scope()
+        loaded: RuntimeGraph | None = None
 
         def decide(latest: Run, now: datetime) -> Moment | None:
             ref = GraphRef(graph_id=latest.graph_id, graph_hash=latest.graph_hash)
-            plan = self.engine.plans.known(scope, ref)
+            plan = loaded or self.engine.plans.known(scope, ref)
             if not isinstance(plan, RuntimeGraph):
                 raise _NotLoaded(ref)
             return resolve_interrupt(plan, latest, interrupt_id, answer, now=now, options=self.engine.options)
 
-        while True:
-            try:
-                return self._mutate(run_id, decide)
-            except _NotLoaded as missing:
-                self._plan(scope, missing.ref)
+        try:
+            return self._mutate(run_id, decide)
+        except _NotLoaded as missing:
+            loaded = self._plan(scope, missing.ref)
+        return self._mutate(run_id, decide)
 
     def cancel_run(self, run_id: str, *, reason: str = "", force: bool = False) -> Run:
         """Ends a run as cancelled, whatever it is doing; a vehicle under way loses its claim.

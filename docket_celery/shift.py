@@ -10,14 +10,15 @@ goes on for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError
 from docket_celery.storage.contracts.claims import ClaimBatch, Lease
-from docket_celery.storage.contracts.taking import Taken, TakeRequest
+from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.vehicle import Vehicle
 from docket_celery.vehicle.outcomes import FenceLost, Outcome, Unreached
 from docket_celery.vehicle.succession import Succession, give_back
@@ -71,16 +72,18 @@ class Shift:
         """Answers a nudge. Where one run is due and nothing else, the slot takes it. Otherwise it claims for every free
         slot, hands the other leases on, and works on the first itself.
         """
-        asked_at = self._engine.clock.monotonic()
-        try:
-            taken = self._dispatcher.take_alone()
-            heard_at = self._engine.clock.monotonic()
-            batch = self._dispatcher.nudge() if taken is None else taken.batch
-        except StoreError:
-            logger.warning("the slot could not claim for a nudge", exc_info=True)
-            return NudgeReport(batch=None)
-        if taken is not None:
-            return NudgeReport(batch=batch, shift=self._take_on(taken, asked_at, heard_at))
+        with self._slot() as (slot, until):
+            slot.asked_at = self._engine.clock.monotonic()
+            try:
+                slot.taken = self._dispatcher.take_alone()
+                slot.heard_at = self._engine.clock.monotonic()
+                batch = self._dispatcher.nudge() if slot.taken is None else slot.taken.batch
+            except StoreError:
+                logger.warning("the slot could not claim for a nudge", exc_info=True)
+                return NudgeReport(batch=None)
+            if slot.taken is not None:
+                self._dispatcher.tell(batch)
+                return NudgeReport(batch=batch, shift=self._go_on(lambda: self._drive_who_came(slot), slot, until))
         return NudgeReport(batch=batch, shift=self.work(batch.leases[0]) if batch.leases else None)
 
     def work(self, lease: Lease) -> ShiftReport:
@@ -88,26 +91,23 @@ class Shift:
 
         Raises what the first lease's vehicle raised, so that the task that carried it fails.
         """
-        return self._from(lambda slot: self._vehicle.drain(lease, slot))
+        with self._slot() as (slot, until):
+            return self._go_on(lambda: self._vehicle.drain(lease, slot), slot, until)
 
-    def _take_on(self, taken: Taken, asked_at: float, heard_at: float) -> ShiftReport:
-        self._dispatcher.tell(taken.batch)
-        return self._from(
-            lambda slot: self._vehicle.drive(taken, asked_at=asked_at, heard_at=heard_at, succession=slot)
-        )
-
-    def _from(self, first: Callable[[Succession], Outcome]) -> ShiftReport:
-        """A shift that begins with `first`, which drives a run to its end."""
+    @contextmanager
+    def _slot(self) -> Iterator[tuple[Succession, float]]:
+        """A slot and until when it goes on, in monotonic seconds. Who is still in it at the end is given back."""
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
         slot = Succession(lambda: self._request(until))
         try:
-            return self._go_on(first, slot, until)
+            yield slot, until
         finally:
             give_back(slot, self._engine.storage.runs)
 
-    def _go_on(self, first: Callable[[Succession], Outcome], slot: Succession, until: float) -> ShiftReport:
+    def _go_on(self, first: Callable[[], Outcome], slot: Succession, until: float) -> ShiftReport:
+        """A shift that begins with `first`, which drives a run to its end."""
         try:
-            outcome = first(slot)
+            outcome = first()
         except Exception:
             self._leave(slot)
             raise
@@ -115,11 +115,10 @@ class Shift:
             return ShiftReport(outcome=outcome)
         refilled = crashed = 0
         while self._may_go_on(until):
-            taken = self._next(slot)
-            if taken is None:
+            if not self._has_next(slot):
                 return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
             refilled += 1
-            crashed += not self._carried(taken, slot)
+            crashed += not self._carried(slot)
         self._leave(slot)
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
@@ -132,32 +131,36 @@ class Shift:
             return False
         return self._engine.clock.monotonic() < until and not self._stopping()
 
-    def _next(self, slot: Succession) -> Taken | None:
-        """Who came along with the last commit, or else the next due run; None when there is none, or the database
-        cannot be asked.
+    def _has_next(self, slot: Succession) -> bool:
+        """Whether somebody came along with the last commit, or else the slot could take the next due run. Who is next
+        stays in the slot until driven, so that whatever ends this process in between gives it back.
         """
-        taken = slot.pop()
-        if taken is not None:
-            self._dispatcher.tell(taken.batch)
-            return taken
+        if slot.taken is not None:
+            self._dispatcher.tell(slot.taken.batch)
+            return True
         slot.asked_at = self._engine.clock.monotonic()
         try:
-            taken = self._dispatcher.refill(slot.unmet())
+            slot.taken = self._dispatcher.refill(slot.unmet())
         except StoreError:
             logger.warning("the slot could not claim its next run", exc_info=True)
-            return None
         slot.heard_at = self._engine.clock.monotonic()
-        return taken
+        return slot.taken is not None
 
-    def _carried(self, taken: Taken, slot: Succession) -> bool:
+    def _carried(self, slot: Succession) -> bool:
         """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""
+        assert slot.taken is not None
+        (lease,) = slot.taken.batch.leases
         try:
-            self._vehicle.drive(taken, asked_at=slot.asked_at, heard_at=slot.heard_at, succession=slot)
+            self._drive_who_came(slot)
         except Exception:
-            (lease,) = taken.batch.leases
             logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)
             return False
         return True
+
+    def _drive_who_came(self, slot: Succession) -> Outcome:
+        asked_at, heard_at, taken = slot.asked_at, slot.heard_at, slot.pop()
+        assert taken is not None
+        return self._vehicle.drive(taken, asked_at=asked_at, heard_at=heard_at, succession=slot)
 
     def _leave(self, slot: Succession) -> None:
         """Sees to what is still due: one lease for the slot that is now free, or, when the worker ends, a nudge for

@@ -33,7 +33,8 @@ PATIENCE = 1.0
 def slots_of(controller: Any) -> int:
     """The pool's maximum, under autoscale too: it grows only when messages come. A solo pool has one slot.
 
-    Of a pool that runs, what it is now: `celery control` may have had it grow or shrink, or set the autoscaler anew.
+    Of a prefork pool that runs, what it is now: `celery control` may have had it grow or shrink, or set the autoscaler
+    anew. Other pools count with what they began with.
     """
     if isinstance(controller.pool, solo.TaskPool):
         return 1

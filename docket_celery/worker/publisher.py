@@ -68,7 +68,6 @@ class Publisher:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._queues: dict[str, Queue] = {}
-        self._tells_sending = False
         self._unseen = LOOK_EVERY
         self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
@@ -168,7 +167,7 @@ class Publisher:
                     # Spelled out, so that the worker's own limits hold.
                     time_limit=None,
                     soft_time_limit=None,
-                    create_sent_event=self._tells_sending,
+                    create_sent_event=bool(self._app.conf.task_send_sent_event),
                     **fields,
                 )
                 amqp.send_task_message(
@@ -190,7 +189,6 @@ class Publisher:
     def _kept_producer(self) -> Producer:
         if self._producer is None:
             self._producer = self._app.amqp.Producer(bounded_connection(self._app), auto_declare=False)
-            self._tells_sending = bool(self._app.conf.task_send_sent_event)
         return self._producer
 
     def _bound_queue(self, producer: Producer, name: str) -> Queue:

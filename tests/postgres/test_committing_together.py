@@ -409,6 +409,16 @@ def test_no_more_come_along_than_there_are_free_slots(place: Scene, meet: Meetin
     assert sum(along(one) is not None for one in done) == expected
 
 
+def test_a_commit_that_was_to_free_a_slot_and_was_refused_frees_none(place: Scene, meet: Meetings) -> None:
+    tokens = held(place, "other", "a", "b")
+    ready(place, "1")
+    demand = Demand(gate="refill", slots=2)
+    stale = commit(place, ending(place, "a", "not its token"), wanted("for a", demand=demand))
+    refused, done = meet(stale, commit(place, ending(place, "b", tokens["b"]), wanted("for b", demand=demand)))
+    assert isinstance(refused, StaleFence)
+    assert along(done) is None
+
+
 @pytest.mark.parametrize("preference", ["ready", "expired", None])
 def test_an_expired_claim_has_its_turn(place: Scene, meet: Meetings, preference: Any) -> None:
     held(place, "abandoned")

@@ -105,7 +105,7 @@ def test_a_large_value_is_not_fetched_from_where_it_lies(
     lease = place.lease() if statement == "redeem_claim" else None
     parameters = {
         "now": place.now, "token": "mine", "ttl": TTL, "refresh_after": TTL / 3, "demanded": False, "slots": None,
-        "max_attempts": 3, "preference": None, "ready_from": None, "claimed_from": None, "id": "run-1", "leaving": "{}",
+        "max_attempts": 3, "preference": None, "ready_from": None, "claimed_from": None, "id": "run-1",
         "offered": lease and lease.claim_token, "checkpoint_seq": 1,
     }  # fmt: skip
     for _ in range(2):

@@ -200,13 +200,12 @@ def test_a_refill_of_a_fleet_with_ten_thousand_claims_out_takes_its_one(
 
 _TAKING = {
     "token": "mine", "demanded": True, "slots": "20", "ttl": TTL, "max_attempts": "3", "preference": "ready",
-    "leaving": "{}",
 }  # fmt: skip
 _MOVING = {
     "id": "expired-1", "offered": "t", "token": "t", "claim_token": "t", "refresh_after": TTL, "checkpoint_seq": "2",
     "expected": "2", "expected_event_seq": "1", "graph_id": "order", "graph_hash": "hash", "status": "running",
     "step": "1", "event_seq": "1", "checkpoint_type": "x", "state": "{}", "updated_at": "now",
-    "schedule": "immediate", "leaving": "{expired-1}",
+    "schedule": "immediate",
     "event_type_1": "x", "event_data_1": "{}", "event_step": "1", "event_at": "now",
 }  # fmt: skip
 
@@ -297,7 +296,7 @@ _TOGETHER = {
     "appended_ids": "{expired-1}", "appended_names": "{g}", "appended_items": "{[1]}",
     "event_ids": "{expired-1}", "event_seqs": "{1}", "event_types": "{x}", "event_steps": "{1}",
     "event_ats": "{now}", "event_nodes": "{NULL}", "event_data": "{\"{}\"}",
-    "leaving": "{expired-2}", "asking_ids": "{expired-2}", "tokens": "{mine}", "preferences": "{ready}",
+    "asking_ids": "{expired-2}", "tokens": "{mine}", "preferences": "{ready}",
 }  # fmt: skip
 
 

@@ -156,8 +156,8 @@ class RunStore(Protocol):
         ...
 
     def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
-        """Takes as `take_due` does, but only the one run that a scan would find: due, with no other one due and no
-        expired claim beside it.
+        """Takes as `take_due` does, but only the one run that a scan would find: due, with no other one due, no expired
+        claim beside it, and a slot free by the policy's demand.
 
         For a slot that a nudge has reached: None says nothing about what is due, and then a scan has to look. A store
         knows this of the order `age` alone, and leaves it to the scan as well where the run's attempts are used up.

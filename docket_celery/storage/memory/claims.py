@@ -122,28 +122,28 @@ class MemoryClaims:
         return take_in_two(self, policy, token)
 
     def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
-        with self._state.lock:
-            now = policy.now or self._state.clock.now()
-            ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
-            alone = policy.order == "age" and [candidate.kind for candidate in ranked] == ["ready"]
-            used_up = any(one.stored.claim_attempts >= policy.max_claim_attempts for one in ranked)
-        if used_up or not alone:
+        ranked = self._ranked(policy)
+        if policy.order != "age" or ranked is None or [candidate.kind for candidate in ranked] != ["ready"]:
             return None
         taken = self.take_due(policy, token=token)
         return None if taken.claim is None else taken
 
     def _take_along(self, request: TakeRequest) -> Taken | None:
         """One due run. None when nothing is due, or attempts are used up."""
-        with self._state.lock:
-            now = self._state.clock.now()
-            ranked = candidates(self._state.runs.values(), now, request.policy.orphan_ttl)
-            used_up = any(one.stored.claim_attempts >= request.policy.max_claim_attempts for one in ranked)
-        if used_up:
+        if self._ranked(request.policy) is None:
             return None
         if not request.redeem:
             return self._lease_along(request)
         taken = self.take_due(request.policy, token=request.token)
         return None if taken.claim is None else taken
+
+    def _ranked(self, policy: ClaimPolicy) -> list[Candidate] | None:
+        """What is due; None when the attempts of one of them are used up."""
+        with self._state.lock:
+            now = policy.now or self._state.clock.now()
+            ranked = candidates(self._state.runs.values(), now, policy.orphan_ttl)
+            used_up = any(one.stored.claim_attempts >= policy.max_claim_attempts for one in ranked)
+        return None if used_up else ranked
 
     def _lease_along(self, request: TakeRequest) -> Taken | None:
         with self._state.lock:
@@ -152,9 +152,9 @@ class MemoryClaims:
 
     def _taken_before(self, request: TakeRequest) -> Taken | None:
         with self._state.lock:
-            held = [stored for stored in self._state.runs.values() if stored.is_held_under(request.token)]
-            leases = tuple(_lease(stored, request.policy, self._state.clock.now()) for stored in held)
             now = self._state.clock.now()
+            held = [stored for stored in self._state.runs.values() if stored.is_held_under(request.token)]
+            leases = tuple(_lease(stored, request.policy, now) for stored in held)
         if not leases:
             return None
         claim = self.redeem_claim(leases[0], token=request.token) if request.redeem else None

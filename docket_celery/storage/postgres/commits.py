@@ -22,10 +22,8 @@ from docket_celery.storage.postgres.group_commit import GroupCommit
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.storage.postgres.short_look import ShortLook
 from docket_celery.storage.postgres.starts import PostgresStarts
-from docket_celery.storage.postgres.together import CommitRequest
-from docket_celery.storage.postgres.transitions import Kind, check_instants
 
-_ACCOMPANIED: Final[dict[bool, Kind]] = {True: "release_and_take", False: "release_and_lease"}
+_ACCOMPANIED: Final[dict[bool, transitions.Kind]] = {True: "release_and_take", False: "release_and_lease"}
 """The commit that brings the next run along, by whether that is to be redeemed."""
 _SOONER_IN_COMPANY: Final = (
     errors.QueryCanceled,
@@ -33,7 +31,9 @@ _SOONER_IN_COMPANY: Final = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
 )
-"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own."""
+"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own. It is
+found as the cause of `StoreUnavailable`.
+"""
 
 
 class PostgresCommits(PostgresStarts):
@@ -45,13 +45,13 @@ class PostgresCommits(PostgresStarts):
 
     def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
-        check_instants(proposal.run, proposal.events, InvalidCommit)
+        transitions.check_instants(proposal.run, proposal.events, InvalidCommit)
         if isinstance(proposal.schedule, Retain):
             take = None
-        look = None if take is None else self._short_look(take, leaving=proposal.run.id)
-        return self._group(CommitRequest(scope=scope, proposal=proposal, take=take, look=look))
+        look = None if take is None else self._short_look(take)
+        return self._group(together.CommitRequest(scope=scope, proposal=proposal, take=take, look=look))
 
-    def _commit_together(self, requests: Sequence[CommitRequest]) -> list[Committed | None]:
+    def _commit_together(self, requests: Sequence[together.CommitRequest]) -> list[Committed | None]:
         """What came of each of several commits; None for those that were not moved."""
         commits = together.able(requests)
         able = [written.request for written in commits]
@@ -77,10 +77,10 @@ class PostgresCommits(PostgresStarts):
         taken = None if look is None or row["id"] is None else self._taken(row, look)
         return Committed(now=row["committed_at"], claimed_at=row["kept_at"], taken=taken)
 
-    def _commit(self, request: CommitRequest) -> Committed:
+    def _commit(self, request: together.CommitRequest) -> Committed:
         """What came of one commit."""
         proposal, look = request.proposal, request.look
-        kind: Kind = "retain"
+        kind: transitions.Kind = "retain"
         if not isinstance(proposal.schedule, Retain):
             kind = "release" if look is None else _ACCOMPANIED[look.request.redeem]
         statement = transitions.statement_for(kind, proposal.changes, proposal.events)

@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from docket_celery.errors import StoreUnavailable
@@ -77,9 +76,8 @@ class _Queue(Generic[Request, Answer]):
     def join(self, group: list[_Place[Request, Answer]]) -> None:
         """Adds to the leader, who is in it, those that wait."""
         with self.lock:
-            group.extend(islice(self.waiting, LARGEST - 1))
-            for _ in group[1:]:
-                self.waiting.popleft()
+            while self.waiting and len(group) < LARGEST:
+                group.append(self.waiting.popleft())
 
     def leave(self, place: _Place[Request, Answer]) -> None:
         """Passes the lead on, if it is with this one; one that was interrupted while it waited is forgotten."""
@@ -158,7 +156,7 @@ class GroupCommit(Generic[Request, Answer]):
             for place in group:
                 place.unavailable = error
         except Exception:
-            logger.debug("%d commits go one by one", len(group), exc_info=True)
+            logger.debug("%d requests go one by one", len(group), exc_info=True)
 
     def _queue(self) -> _Queue[Request, Answer]:
         """This process's own: in a forked child the threads of its parent are not there to lead."""

@@ -2,8 +2,8 @@
 
 One forgotten old snapshot keeps the index entries of every past wake and claim, and a scan from the low end would walk
 over all of them. So a process remembers the lowest live instants of its last scan and begins there. What appears below
-(a wake in the past, a transaction that took long to commit) is found by the next full look: every tick and nudge is
-one, a refill at least once a second, and any scan that comes back empty soon afterwards.
+(a wake in the past, a transaction that took long to commit) is found by the next full look: every tick is one, every
+scan for a nudge, a refill at least once a second, and any scan that comes back empty soon afterwards.
 """
 
 from __future__ import annotations

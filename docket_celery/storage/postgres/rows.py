@@ -16,7 +16,8 @@ from docket_celery.run.codec import decode_event_data, decode_state, decode_valu
 from docket_celery.run.document import JsonValue, Run, RunStatus
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.views import RunInfo, RunSummary
-from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
+from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Lease, Redeemed
+from docket_celery.storage.contracts.taking import Taken, TakeRequest
 from docket_celery.storage.contracts.values import GraphRef, GraphVersion
 
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -120,6 +121,19 @@ def redeemed_of(row: DictRow, token: str) -> Redeemed:
         inbox_seq=row["inbox_seq"],
         now=row["now"],
     )
+
+
+def taken_of(row: DictRow, request: TakeRequest) -> Taken:
+    """What came of the row that was claimed for `request` just now."""
+    batch = ClaimBatch(leases=(lease_of(row, request.policy),), poisoned=(), now=row["now"])
+    if not request.redeem:
+        return Taken(batch=batch)
+    claim: Redeemed | CorruptRecord
+    try:
+        claim = redeemed_of(row, request.token)
+    except CorruptRecord as error:
+        claim = error
+    return Taken(batch=batch, claim=claim)
 
 
 def values_of(run_id: str, rows: Iterable[DictRow]) -> dict[str, JsonValue]:

@@ -15,7 +15,7 @@ from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Pois
 from docket_celery.storage.contracts.rules import MAX_ATTEMPTS_REASON
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.horizon import EVERYTHING, Horizon, Outlook
-from docket_celery.storage.postgres.parameters import array, bounded
+from docket_celery.storage.postgres.parameters import bounded
 from docket_celery.storage.postgres.rows import lease_of
 from docket_celery.storage.postgres.sessions import Session
 
@@ -43,7 +43,6 @@ class PostgresScans:
             "gate": "open" if demand is None else demand.gate,
             "token": None,
             "demanded": demand is not None,
-            "leaving": array(()),
             "interval": timedelta(0) if demand is None else bounded(demand.interval),
             "slots": None if demand is None else demand.slots,
             "limit": policy.limit,

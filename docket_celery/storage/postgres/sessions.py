@@ -41,7 +41,10 @@ _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalive
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
 """
-_READ_COMMITTED: Final = b"SET default_transaction_isolation TO 'read committed'"
+_READ_COMMITTED: Final = b"""
+    SELECT set_config('default_transaction_isolation', 'read committed', false)
+    WHERE current_setting('default_transaction_isolation') <> 'read committed'
+"""
 """The level that every statement of this store is written for. Under a stricter one, as a database or role may have it,
 they are no less correct, but those that meet fail instead of waiting for each other.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.postgres.horizon import Horizon
+from docket_celery.storage.postgres.parameters import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +27,20 @@ class ShortLook:
             return False
         own, theirs = self.request.policy, other.request.policy
         return replace(own, preference=None, fraction=0.0) == replace(theirs, preference=None, fraction=0.0)
+
+
+def short_look(request: TakeRequest, horizon: Horizon, *, now: datetime | None) -> ShortLook:
+    """A look for what `request` wants, from `horizon` on; `now` pins the clock."""
+    policy = request.policy
+    parameters = {
+        "now": now,
+        "token": request.token,
+        "demanded": policy.demand is not None,
+        "slots": None if policy.demand is None else policy.demand.slots,
+        "ttl": bounded(policy.orphan_ttl),
+        "max_attempts": policy.max_claim_attempts,
+        "preference": policy.preference,
+        "ready_from": horizon.ready_from,
+        "claimed_from": horizon.claimed_from,
+    }
+    return ShortLook(request=request, horizon=horizon, parameters=parameters)

@@ -32,6 +32,8 @@ HEAVY: Final = 65_536
 """Characters of state and values beyond which a commit goes alone: nobody waits for another's large values, and all
 of a group come to no more than the driver and the server hold easily.
 """
+MANY: Final = 64
+"""Events beyond which it does so, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +60,8 @@ class Written:
 
     @property
     def is_heavy(self) -> bool:
-        return len(self.state) + sum(len(value) for _, value in self.values) > HEAVY
+        size = len(self.state) + sum(len(value) for _, value in self.values)
+        return size > HEAVY or len(self.request.proposal.events) > MANY
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -178,10 +181,8 @@ def _of_looks(requests: Sequence[CommitRequest]) -> dict[str, Any]:
     looks = asking(requests)
     if not looks:
         return {}
-    leaving = (request.proposal for request in requests if not isinstance(request.proposal.schedule, Retain))
     return {
         **looks[0][1].parameters,
-        "leaving": array(proposal.run.id for proposal in leaving),
         "asking_ids": array(run_id for run_id, _ in looks),
         "tokens": array(look.request.token for _, look in looks),
         "preferences": array(look.request.policy.preference for _, look in looks),

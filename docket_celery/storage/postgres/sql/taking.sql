@@ -1,10 +1,13 @@
 -- One ready run in the order of age, the common case of a slot that asks for its next one: leased to it, or taken, which is
 -- claimed and redeemed at once. The frame of a scan is in scans.sql, and so is the long way for all other cases.
 
--- part: own_clock
--- Of a statement that does nothing else.
+-- part: alone
+-- Of a statement that does nothing else: it has a clock of its own, and gives no claim up.
 clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
+),
+leaving AS MATERIALIZED (
+    SELECT NULL::text AS id WHERE false
 )
 
 -- part: overdue
@@ -18,8 +21,8 @@ overdue AS MATERIALIZED (
 )
 
 -- part: claims_out
--- Once every slot is taken it does not matter by how many more. Claims that the same statement gives up (`leaving`) do not
--- count.
+-- Once every slot is taken it does not matter by how many more. Claims that the same statement has just given up (`leaving`)
+-- do not count.
 (
     SELECT count(*) FROM (
         SELECT FROM {schema}.runs r
@@ -27,7 +30,7 @@ overdue AS MATERIALIZED (
           AND r.claimed_at >= greatest(
               (SELECT now FROM clock) - %(ttl)s::interval, coalesce(%(claimed_from)s::timestamptz, '-infinity')
           )
-          AND r.id <> ALL ((SELECT %(leaving)s::text)::text[])
+          AND r.id <> ALL (ARRAY(SELECT id FROM leaving))
         ORDER BY r.claimed_at, r.id
         LIMIT (SELECT count FROM slots)
     ) held
@@ -44,16 +47,20 @@ free AS MATERIALIZED (
     END AS yes
 )
 
+-- part: by_age
+-- The ready runs, the longest ready first.
+FROM {schema}.runs r
+WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
+  AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
+ORDER BY r.wake_at, r.id
+
 -- part: longest_ready
 -- The run, locked; none as soon as there is anything to weigh: an expired claim whose turn it may be, a slot that is not
 -- free.
 {weighed},
 next AS MATERIALIZED (
     SELECT r.id, r.wake_at
-    FROM {schema}.runs r
-    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
-      AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
-    ORDER BY r.wake_at, r.id
+    {by_age}
     LIMIT (
         SELECT (f.yes AND (%(preference)s::text IS NOT DISTINCT FROM 'ready' OR NOT (SELECT yes FROM overdue)))::int
         FROM free f
@@ -89,7 +96,7 @@ hit AS (
 -- Always one row. `scanned` is false where the long way has to decide; otherwise there is a lease in it, or nothing due,
 -- or no slot free.
 WITH
-{own_clock},
+{alone},
 {longest_ready},
 {leasing}
 SELECT clock.now,
@@ -97,10 +104,7 @@ SELECT clock.now,
        false AS passed_by, {next_wake},
        -- Before it there is nothing alive in the class that was looked at. If none was found, rivals may hold the first.
        CASE WHEN free.yes THEN coalesce((SELECT wake_at FROM next), (
-           SELECT r.wake_at FROM {schema}.runs r
-           WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
-             AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
-           ORDER BY r.wake_at, r.id LIMIT 1
+           SELECT r.wake_at {by_age} LIMIT 1
        ), clock.now) END AS ready_from,
        NULL::timestamptz AS claimed_from,
        hit.*
@@ -117,7 +121,7 @@ hit AS (
 
 -- part: taken
 {redeemed},
-       -- Before it there is nothing alive in the class that was looked at; of claims this statement has seen none.
+       -- Before it there is nothing alive in the class that was looked at; where claims begin was not looked for.
        (SELECT wake_at FROM next) AS ready_from, NULL::timestamptz AS claimed_from
 FROM hit r
 {gathered}
@@ -125,7 +129,7 @@ FROM hit r
 -- name: take_ready
 -- One row, or none where the long way has to decide.
 WITH
-{own_clock},
+{alone},
 {longest_ready},
 {taking}
 {taken};
@@ -147,14 +151,11 @@ FROM hit r
 -- The one run that is due, so that whoever takes it has nobody else to claim for. None as soon as a second one is due, an
 -- expired claim is there, or no slot is free: that is for a scan.
 WITH
-{own_clock},
+{alone},
 {weighed},
 first_two AS MATERIALIZED (
     SELECT r.id
-    FROM {schema}.runs r
-    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
-      AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
-    ORDER BY r.wake_at, r.id
+    {by_age}
     LIMIT (SELECT 2 * (f.yes AND NOT o.yes)::int FROM free f, overdue o)
 ),
 next AS MATERIALIZED (

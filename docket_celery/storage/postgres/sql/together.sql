@@ -106,6 +106,9 @@ SELECT id AS committed, now AS committed_at, claimed_at AS kept_at FROM moved
 clock AS MATERIALIZED (
     SELECT max(now) AS now FROM moved
 ),
+leaving AS MATERIALIZED (
+    SELECT id FROM moved WHERE claimed_at IS NULL
+),
 {slots},
 {overdue},
 asking AS MATERIALIZED (
@@ -117,10 +120,7 @@ asking AS MATERIALIZED (
 ),
 next AS MATERIALIZED (
     SELECT r.id, r.wake_at
-    FROM {schema}.runs r
-    WHERE r.status = 'running' AND r.poisoned_at IS NULL AND r.wake_at <= (SELECT now FROM clock)
-      AND r.wake_at >= coalesce(%(ready_from)s::timestamptz, '-infinity')
-    ORDER BY r.wake_at, r.id
+    {by_age}
     LIMIT least(
         (SELECT count(*) FROM asking),
         CASE WHEN (SELECT %(demanded)s::bool) THEN greatest(0, (SELECT count FROM slots) - {claims_out}) END

@@ -108,6 +108,9 @@ moved AS (
 clock AS MATERIALIZED (
     SELECT now FROM moved
 ),
+leaving AS MATERIALIZED (
+    SELECT id FROM moved
+),
 {longest_ready}
 
 -- part: answered
