@@ -7,8 +7,10 @@ the loop keeps its siblings waiting. Both are left to whoever waits for the resu
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 
+from docket_celery.executors.forks import end_copy_of
 from docket_celery.runtime.executor import (
     AttemptResult,
     MayBegin,
@@ -56,7 +58,11 @@ async def _one(
 async def _call(attempt: Started) -> AttemptResult:
     """The coroutine's result; what it raises is its own, a cancellation that nobody asked for included."""
     assert attempt.node.call is not None, f"node {attempt.node.id!r} was compiled without its code"
+    process = os.getpid()
+    result: AttemptResult
     try:
-        return Returned(value=await attempt.node.call(**arguments_of(attempt)))
+        result = Returned(value=await attempt.node.call(**arguments_of(attempt)))
     except BaseException as error:
-        return Raised(error=error)
+        result = Raised(error=error)
+    end_copy_of(process, result.error if isinstance(result, Raised) else None)
+    return result

@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from docket_celery.executors.coroutines import run_together
+from docket_celery.executors.forks import call_once
 from docket_celery.executors.overdue import Helper, Overdue
 from docket_celery.executors.round import GRACE, Begun, Round
 from docket_celery.executors.threads import KeptThreads
@@ -23,7 +24,6 @@ from docket_celery.runtime.executor import (
     IsVoid,
     MayBegin,
     always,
-    call,
     in_time,
     never,
 )
@@ -131,7 +131,7 @@ class _Crew:
     def _begin(self, share: list[Begun]) -> None:
         index, attempt = share[0]
         if not attempt.node.is_async:
-            result = call(attempt, self._may_begin, passes=_nothing)
+            result = call_once(attempt, self._may_begin, passes=_nothing)
             self._report(index, in_time(attempt, result, self._monotonic))
         elif self._offload is None:
             run_together(share, self._may_begin, self._report, self._monotonic)

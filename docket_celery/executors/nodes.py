@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from docket_celery.executors.fenced import FencedExecutor, Offload
+from docket_celery.executors.forks import call_once
 from docket_celery.executors.interruption import DeadlineReached, Interrupter
 from docket_celery.executors.overdue import Overdue
 from docket_celery.runtime.executor import (
@@ -19,7 +20,6 @@ from docket_celery.runtime.executor import (
     MayBegin,
     NotBegun,
     always,
-    call,
     in_time,
     is_keyboard_interrupt,
     never,
@@ -64,9 +64,9 @@ class NodeExecutor:
         started = attempt.started(self._monotonic)
         deadline = started.deadline
         if deadline is None:
-            return call(started, may_begin, passes=self._is_farewell)
+            return call_once(started, may_begin, passes=self._is_farewell)
         try:
-            result = interrupter.run(lambda: call(started, may_begin, passes=self._passes), deadline, is_void)
+            result = interrupter.run(lambda: call_once(started, may_begin, passes=self._passes), deadline, is_void)
         except DeadlineReached:
             return NotBegun() if is_void() else timed_out(started)
         except Exception as error:
