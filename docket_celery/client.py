@@ -6,6 +6,7 @@ A verb that makes a run due nudges the fleet once the change is durable; the bro
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -221,7 +222,9 @@ class Client(ABC):
         `RunPoisoned` carries the `RunInfo` of a run that its claim limits halted. `AwaitTimeout` after `timeout`
         seconds.
         """
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout)
+        ):
             raise InvalidInput(f"timeout must be a number of seconds or None, got {timeout!r}")
         clock = self.engine.clock
         until = None if timeout is None else clock.monotonic() + timeout

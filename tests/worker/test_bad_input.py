@@ -356,6 +356,7 @@ def test_filters_that_nothing_could_match_are_refused(docket: Docket) -> None:
 def test_waiting_and_draining_take_numbers(docket: Docket) -> None:
     run = docket.start_run(docket.save_graph(a_graph()), {"name": "Ada"})
     _refusal(InvalidInput, lambda: docket.await_run(run.id, timeout="1"), "timeout", "'1'")  # type: ignore[arg-type]
+    _refusal(InvalidInput, lambda: docket.await_run(run.id, timeout=float("nan")), "timeout", "nan")
     _refusal(AwaitTimeout, lambda: docket.await_run(run.id, timeout=0), run.id, "ready", "step 1")
     for limit in (0, -1, "1", True):
         _refusal(InvalidInput, lambda limit=limit: docket.drain(limit=limit), "limit", repr(limit))
