@@ -31,7 +31,7 @@ VEHICLE = "docket_celery.vehicle"
 PRUNE = "docket_celery.prune"
 
 LIMIT = 0.5
-"""Seconds that connecting to the broker, or one exchange with it, may take."""
+"""Seconds that connecting to a broker, or one exchange with it, may take."""
 STALE = 86_400.0
 """Seconds after which a message is dropped unread. Where Celery judges that, it holds the sender's clock against the
 reader's, so this is more than any clock is wrong by, time zones included. Ticks, nudges and leases that come late are
@@ -46,11 +46,14 @@ LOOK_EVERY = 10
 
 
 def bounded_connection(app: Celery) -> Connection:
-    """A connection to the app's broker that gives up after `LIMIT`; the host's own keep their settings."""
+    """A connection to the app's broker that gives up after `LIMIT`, on each of them where the app names several; the
+    host's own keep their settings.
+    """
     limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout", "read_timeout", "write_timeout"), LIMIT)
-    connection: Connection = app.connection_for_write(
-        connect_timeout=LIMIT, transport_options={**limits, "max_retries": 0}
-    )
+    connection: Connection = app.connection_for_write(connect_timeout=LIMIT, transport_options=limits)
+    brokers = max(len(connection.alt), 1)
+    once = {"max_retries": brokers - 1, "connect_retries_timeout": brokers * LIMIT}
+    connection.transport_options = {**(connection.transport_options or {}), **once}
     return connection
 
 

@@ -60,6 +60,16 @@ def test_a_tick_of_beat_reaches_its_queue(settings: dict[str, Any]) -> None:
     assert _received(docket.app, "docket.ticks") == [DISPATCH]
 
 
+@pytest.mark.parametrize("settings", HOSTS.values(), ids=HOSTS.keys())
+def test_what_the_publisher_sends_reaches_its_queue(settings: dict[str, Any]) -> None:
+    docket = a_docket(DATABASE, broker="memory://", **settings)
+    docket.app.finalize()
+    with docket.app.connection_for_write() as connection:
+        queue_of(docket.app, "docket.ticks")(connection.default_channel).declare()
+    assert docket.publisher.tick()
+    assert _received(docket.app, "docket.ticks") == [DISPATCH]
+
+
 def test_the_hosts_own_tasks_keep_their_address() -> None:
     docket = a_docket(DATABASE, broker="memory://", **HOSTS["annotations"])
     own = docket.app.task(_nothing, name="own", shared=False)

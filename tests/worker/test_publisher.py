@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,22 @@ def test_host_settings_for_messages_do_not_reach_ours(redis: EmbeddedRedis) -> N
     assert docket.publisher([_lease()]) == 1
     (message,) = _received(docket, "docket")
     assert message.content_type == "application/json"
+
+
+@pytest.mark.parametrize("fault", ["refused", "half-open"])
+@pytest.mark.parametrize("named", [";".join, list], ids=["in one text", "in a list"])
+def test_of_several_brokers_the_first_that_is_well_is_taken(
+    redis: EmbeddedRedis, tmp_path: Path, fault: str, named: Callable[[list[str]], Any]
+) -> None:
+    with EmbeddedRedis.start(tmp_path / "redis") as first:
+        docket = a_docket(DATABASE, broker_url=named([first.url(), redis.url()]))
+        first.stop() if fault == "refused" else first.freeze()
+        began = time.monotonic()
+        assert docket.publisher([_lease(), _lease()]) == 2
+        docket.publisher.nudge()
+        assert time.monotonic() - began < 4.0
+        first.thaw() if fault == "half-open" else first.restart()
+    assert len(_received(a_docket(DATABASE, broker=redis.url()), "docket")) == 3
 
 
 @pytest.mark.parametrize("fault", ["refused", "half-open"])
