@@ -158,16 +158,16 @@ CREATE TABLE {schema}.run_inbox (
 );
 
 -- The ids as an array, so that no estimate turns a few of them into a walk over a whole table. With the owner's rights, like
--- a foreign key's cascade.
+-- a foreign key's cascade. The schema is the one that the table has by then: it may have been renamed.
 CREATE FUNCTION {schema}.forget_runs() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     ids text[] = ARRAY(SELECT id FROM gone);
+    name text;
 BEGIN
-    DELETE FROM {schema}.run_events WHERE run_id = ANY (ids);
-    DELETE FROM {schema}.run_fields WHERE run_id = ANY (ids);
-    DELETE FROM {schema}.run_chunks WHERE run_id = ANY (ids);
-    DELETE FROM {schema}.run_inbox WHERE run_id = ANY (ids);
+    FOREACH name IN ARRAY ARRAY['run_events', 'run_fields', 'run_chunks', 'run_inbox'] LOOP
+        EXECUTE 'DELETE FROM ' || quote_ident(TG_TABLE_SCHEMA) || '.' || name || ' WHERE run_id = ANY ($1)' USING ids;
+    END LOOP;
     RETURN NULL;
 END
 $$;
@@ -176,8 +176,12 @@ CREATE TRIGGER runs_are_forgotten AFTER DELETE ON {schema}.runs
 
 CREATE FUNCTION {schema}.forget_all_runs() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    name text;
 BEGIN
-    TRUNCATE {schema}.run_events, {schema}.run_fields, {schema}.run_chunks, {schema}.run_inbox;
+    FOREACH name IN ARRAY ARRAY['run_events', 'run_fields', 'run_chunks', 'run_inbox'] LOOP
+        EXECUTE 'TRUNCATE ' || quote_ident(TG_TABLE_SCHEMA) || '.' || name;
+    END LOOP;
     RETURN NULL;
 END
 $$;

@@ -105,6 +105,17 @@ def test_what_belongs_to_a_run_dies_with_it(two_runs: tuple[str, str], beside: p
     assert _belonging(beside, staying) == before
 
 
+@pytest.mark.parametrize("removal", ["DELETE FROM runs", "TRUNCATE runs"])
+def test_it_does_so_as_well_where_the_schema_has_been_renamed(
+    two_runs: tuple[str, str], beside: psycopg.Connection, removal: str
+) -> None:
+    beside.execute('ALTER SCHEMA docket RENAME TO "once Docket"')
+    beside.execute('SET search_path = "once Docket"')
+    beside.execute(removal.encode())
+    for run_id in two_runs:
+        assert set(_belonging(beside, run_id).values()) == {0}
+
+
 def test_nothing_is_left_behind_a_table_of_runs_that_is_emptied(
     two_runs: tuple[str, str], beside: psycopg.Connection
 ) -> None:
