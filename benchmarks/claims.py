@@ -200,7 +200,7 @@ def _policy(order: Order, fraction: float) -> ClaimPolicy:
 def pages(url: str, order: Order) -> dict[str, int]:
     """Pages that one claim touches in all, and those of them that select and lock."""
     parameters = {
-        "now": None, "gate": "open", "demanded": False, "interval": TTL, "slots": None,
+        "now": None, "token": None, "gate": "open", "demanded": False, "interval": TTL, "slots": None,
         "limit": Int8(1), "ttl": TTL, "max_attempts": Int8(3), "delivery": "lease", "preference": None,
         "poison_reason": "x", "fraction": Float8(random.random()), "cap": None,
         "ready_from": None, "claimed_from": None,
