@@ -20,7 +20,7 @@ from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnav
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
-from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, MutationDecision, NoChange
+from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, CommitProposal, MutationDecision, NoChange
 from docket_celery.storage.postgres import open_storage, run_store, sessions
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.testing import ManualClock, SequentialIds
@@ -121,13 +121,17 @@ def test_a_run_that_was_taken_alone_is_given_again_after_a_lost_reply(
     assert (taken.claim.run.id, taken.claim.claim_attempt) == ("run-1", 1)
 
 
-def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
-    place: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _end_of_the_first_of_three(place: Scene) -> CommitProposal:
     for number in (1, 2, 3):
         place.start(f"run-{number}")
         place.clock.advance(1)
-    proposal = a_commit(place.run(), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+    return a_commit(place.run(), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+
+
+def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposal = _end_of_the_first_of_three(place)
     _lose_reply(place, monkeypatch, "commit_release_and_take")
     request = TakeRequest(policy=a_scan(limit=1), token="mine")
     taken = place.runs.commit(SYSTEM, proposal, take=request).taken
@@ -140,10 +144,7 @@ def test_a_commit_whose_reply_was_lost_says_who_came_along_with_it(
 def test_a_commit_whose_reply_was_lost_says_which_lease_came_along_with_it(
     place: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in (1, 2, 3):
-        place.start(f"run-{number}")
-        place.clock.advance(1)
-    proposal = a_commit(place.run(), place.hold(limit=1), at=place.now, status=RunStatus.DONE)
+    proposal = _end_of_the_first_of_three(place)
     _lose_reply(place, monkeypatch, "commit_release_and_lease")
     request = TakeRequest(policy=a_scan(limit=1), token="the lease's", redeem=False)
     taken = place.runs.commit(SYSTEM, proposal, take=request).taken

@@ -17,7 +17,15 @@ from docket_celery.run.document import Run, RunStatus
 from docket_celery.runtime.mutations import cancel
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
-from docket_celery.storage.contracts.values import SYSTEM, Commit, MutationDecision, NoChange, Release
+from docket_celery.storage.contracts.values import (
+    SYSTEM,
+    Commit,
+    CommitProposal,
+    Committed,
+    MutationDecision,
+    NoChange,
+    Release,
+)
 from docket_celery.storage.postgres import open_storage
 
 
@@ -229,6 +237,21 @@ def test_an_expired_claim_is_stolen_by_exactly_one_of_many(place: Scene) -> None
         assert sum(pool.map(steal, range(8))) == 1
 
 
+def _committed_while_another_moves_on(
+    place: Scene, beside: psycopg.Connection, end: CommitProposal, wanted: TakeRequest
+) -> Committed:
+    """What comes of a commit of the run 'leaving' that waits for its row until the run 'moving' has moved on."""
+    with ThreadPoolExecutor(1) as pool:
+        with beside.transaction():
+            beside.execute("SELECT FROM runs WHERE id = 'leaving' FOR UPDATE")
+            commit = pool.submit(lambda: place.runs.commit(SYSTEM, end, take=wanted))
+            with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
+                _wait_for_lock_wait(watch)
+            place.runs.take_due(a_scan(limit=1), token="rival")
+            place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
+        return commit.result(timeout=10)
+
+
 def test_a_run_that_moved_on_while_a_commit_waited_does_not_come_along_with_its_old_values(
     place: Scene, beside: psycopg.Connection
 ) -> None:
@@ -238,15 +261,7 @@ def test_a_run_that_moved_on_while_a_commit_waited_does_not_come_along_with_its_
     place.start("moving", fields={"n": 1})
     end = a_commit(place.run("leaving"), token, at=place.now, status=RunStatus.DONE)
     wanted = TakeRequest(policy=a_scan(limit=1), token="next")
-    with ThreadPoolExecutor(1) as pool:
-        with beside.transaction():
-            beside.execute("SELECT FROM runs WHERE id = 'leaving' FOR UPDATE")
-            commit = pool.submit(lambda: place.runs.commit(SYSTEM, end, take=wanted))
-            with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
-                _wait_for_lock_wait(watch)
-            place.runs.take_due(a_scan(limit=1), token="rival")
-            place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
-        assert commit.result(timeout=10).taken is None
+    assert _committed_while_another_moves_on(place, beside, end, wanted).taken is None
     claim = place.runs.take_due(wanted.policy, token=wanted.token).claim
     assert isinstance(claim, Redeemed)
     assert (claim.run, claim.run.fields) == (place.run("moving"), {"n": 2})
@@ -284,15 +299,7 @@ def test_a_run_that_moved_on_while_a_commit_waited_comes_along_as_a_lease_of_wha
     place.start("moving")
     end = a_commit(place.run("leaving"), token, at=place.now, status=RunStatus.DONE)
     wanted = TakeRequest(policy=a_scan(limit=1), token="next", redeem=False)
-    with ThreadPoolExecutor(1) as pool:
-        with beside.transaction():
-            beside.execute("SELECT FROM runs WHERE id = 'leaving' FOR UPDATE")
-            commit = pool.submit(lambda: place.runs.commit(SYSTEM, end, take=wanted))
-            with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
-                _wait_for_lock_wait(watch)
-            place.runs.take_due(a_scan(limit=1), token="rival")
-            place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
-        taken = commit.result(timeout=10).taken
+    taken = _committed_while_another_moves_on(place, beside, end, wanted).taken
     assert taken is not None
     (lease,) = taken.batch.leases
     assert (lease.run_id, lease.checkpoint_seq) == ("moving", place.run("moving").checkpoint_seq)

@@ -57,15 +57,16 @@ class PostgresCommits(PostgresStarts):
         able = [written.request for written in commits]
         if not able:
             return [None for _ in requests]
-        parameters = together.of_commits(commits, self._database.now())
+        looks = together.asking(able)
+        parameters = together.of_commits(commits, looks, self._database.now())
         try:
-            rows = self._database.read(together.statement_for(able), parameters)
+            rows = self._database.read(together.statement_for(able, looks), parameters)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, _SOONER_IN_COMPANY):
                 return [None for _ in requests]
             raise
         moved = {row["committed"]: row for row in rows}
-        asked = dict(together.asking(able))
+        asked = dict(looks)
         done: list[Committed | None] = []
         for request in requests:
             run_id = request.proposal.run.id

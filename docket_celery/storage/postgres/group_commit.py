@@ -42,13 +42,15 @@ def _closed() -> threading.Lock:
 
 @dataclass(slots=True, eq=False)
 class _Place(Generic[Request, Answer]):
-    """One request under way. `turn` opens once: for who is to lead, or when the request has been seen to."""
+    """One request under way. `turn` opens once: for who is to lead, or when `led_by` has seen to the request."""
 
     request: Request
     turn: threading.Lock = field(default_factory=_closed)
     seen_to: bool = False
     answer: Answer | None = None
     unavailable: StoreUnavailable | None = None
+    led_by: _Place[Request, Answer] | None = None
+    has_left: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -66,22 +68,26 @@ class _Queue(Generic[Request, Answer]):
                 self._appoint(place)
 
     def overtake(self, place: _Place[Request, Answer]) -> bool:
-        """Makes one that has waited too long the leader. False for one that is being seen to."""
+        """Makes one that has waited too long the leader. False for one that is being seen to; but where its leader has
+        left without a word, it is to see to itself.
+        """
         with self.lock:
             if place in self.waiting:
                 self.leader = place
                 self.waiting.remove(place)
-            return self.leader is place
+            return self.leader is place or (place.led_by is not None and place.led_by.has_left)
 
     def join(self, group: list[_Place[Request, Answer]]) -> None:
         """Adds to the leader, who is in it, those that wait."""
         with self.lock:
             while self.waiting and len(group) < LARGEST:
+                self.waiting[0].led_by = group[0]
                 group.append(self.waiting.popleft())
 
     def leave(self, place: _Place[Request, Answer]) -> None:
         """Passes the lead on, if it is with this one; one that was interrupted while it waited is forgotten."""
         with self.lock:
+            place.has_left = True
             if place in self.waiting:
                 self.waiting.remove(place)
             if place is self.leader:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from docket_celery.run.codec import encode_state
 from docket_celery.run.moment import Appended, Change, Replaced
@@ -15,6 +15,9 @@ from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import CommitProposal, Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import array, bounded, numbers, of_many_events, seen_by
 from docket_celery.storage.postgres.short_look import ShortLook
+
+Asking: TypeAlias = tuple[str, ShortLook]
+"""The run whose commit frees a slot, and the look for the one that is to come along."""
 
 _CHANGES: Final = {
     "": (),
@@ -92,22 +95,21 @@ def _encoded(change: Change) -> str:
             return encode(list(items))
 
 
-def asking(requests: Sequence[CommitRequest]) -> list[tuple[str, ShortLook]]:
+def asking(requests: Sequence[CommitRequest]) -> list[Asking]:
     """Who of them asks for a run, and how: all in the way of the first."""
     looks = [(request.proposal.run.id, request.look) for request in requests if request.look is not None]
     return [(run_id, look) for run_id, look in looks if look.is_like(looks[0][1])]
 
 
-def statement_for(requests: Sequence[CommitRequest]) -> str:
-    """The name of the one that writes just what they need."""
+def statement_for(requests: Sequence[CommitRequest], looks: Sequence[Asking]) -> str:
+    """The name of the one that writes just what they need; `looks` are those of `asking`."""
     kinds = {type(change) for request in requests for change in request.proposal.changes}
     written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
-    looks = asking(requests)
     taking = "" if not looks else "_and_take" if looks[0][1].request.redeem else "_and_lease"
     return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
 
 
-def of_commits(commits: Sequence[Written], now: datetime | None) -> dict[str, Any]:
+def of_commits(commits: Sequence[Written], looks: Sequence[Asking], now: datetime | None) -> dict[str, Any]:
     """Parameters of the statement that `statement_for` names: one array for each column, and those of fields and events
     with their run's id.
     """
@@ -121,7 +123,7 @@ def of_commits(commits: Sequence[Written], now: datetime | None) -> dict[str, An
         **_of_changes(commits),
         "event_ids": array(event.run_id for event in events),
         **of_many_events(events),
-        **_of_looks(requests),
+        **_of_looks(looks),
         "count": len(requests),
         "now": now,
     }
@@ -177,8 +179,7 @@ def _of_changes(commits: Sequence[Written]) -> dict[str, str]:
     }
 
 
-def _of_looks(requests: Sequence[CommitRequest]) -> dict[str, Any]:
-    looks = asking(requests)
+def _of_looks(looks: Sequence[Asking]) -> dict[str, Any]:
     if not looks:
         return {}
     return {

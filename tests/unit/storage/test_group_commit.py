@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -399,10 +398,22 @@ def test_a_leader_that_vanished_is_replaced() -> None:
     assert counter.group("b") == "b done"
 
 
+def test_one_whose_leader_has_left_without_telling_it_waits_no_longer(counter: Counter) -> None:
+    queue = counter.group._queue()
+    leader, member = (group_commit._Place[str, str](name) for name in ("leader", "member"))
+    queue.enter(leader)
+    queue.enter(member)
+    group = [leader]
+    queue.join(group)
+    assert group == [leader, member]
+    assert not queue.overtake(member)
+    queue.leave(leader)
+    assert queue.overtake(member)
+
+
 # -- forks and greenlets ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_child_that_was_forked_while_others_lead_and_wait_begins_with_nobody() -> None:
     _sound(FORKED)
 
