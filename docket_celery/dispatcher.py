@@ -74,17 +74,20 @@ class Dispatcher:
         self._publish(came.batch.leases)
 
     def refill(self, request: TakeRequest | None = None) -> Taken | None:
-        """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due.
+        """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due. As with
+        `take_alone`, telling hooks and log of the run is left to the caller.
 
         `request` is one that has been made already and went unanswered: the turn of its class is not over.
         """
         request = request or self.request()
         for _ in range(MOST_REPEATS):
             taken = self._engine.storage.runs.take_due(request.policy, token=request.token)
+            if taken.claim is not None:
+                return taken
             self.tell(taken.batch)
-            if taken.claim is not None or not taken.batch.poisoned:
+            if not taken.batch.poisoned:
                 break
-        return None if taken.claim is None else taken
+        return None
 
     def request(self, *, redeem: bool = True) -> TakeRequest:
         """What a refill asks for, so that a vehicle can ask it along with a commit; without `redeem`, what handing on

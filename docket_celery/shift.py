@@ -135,16 +135,17 @@ class Shift:
         """Whether somebody came along with the last commit, or else the slot could take the next due run. Who is next
         stays in the slot until driven, so that whatever ends this process in between gives it back.
         """
-        if slot.taken is not None:
-            self._dispatcher.tell(slot.taken.batch)
-            return True
-        slot.asked_at = self._engine.clock.monotonic()
-        try:
-            slot.taken = self._dispatcher.refill(slot.unmet())
-        except StoreError:
-            logger.warning("the slot could not claim its next run", exc_info=True)
-        slot.heard_at = self._engine.clock.monotonic()
-        return slot.taken is not None
+        if slot.taken is None:
+            slot.asked_at = self._engine.clock.monotonic()
+            try:
+                slot.taken = self._dispatcher.refill(slot.unmet())
+            except StoreError:
+                logger.warning("the slot could not claim its next run", exc_info=True)
+            slot.heard_at = self._engine.clock.monotonic()
+        if slot.taken is None:
+            return False
+        self._dispatcher.tell(slot.taken.batch)
+        return True
 
     def _carried(self, slot: Succession) -> bool:
         """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""

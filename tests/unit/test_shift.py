@@ -152,6 +152,31 @@ def test_the_time_that_hooks_take_before_a_run_taken_alone_begins_is_not_lost(pu
     assert rig.info("run-1").wake_at == rig.clock.now() + timedelta(seconds=10)
 
 
+@pytest.mark.parametrize("way", ["take_alone", "commit", "take_due"])
+def test_who_is_next_is_given_back_uncounted_when_the_process_is_ended_before_it_begins(
+    published: Published, way: str
+) -> None:
+    rig = Rig()
+    rig.start(quick())
+    shift = a_shift(rig, published)
+    if way != "take_alone":
+        first = rig.lease()
+    if way == "commit":
+        rig.start(quick())
+
+    def ends(fact: object) -> None:
+        if isinstance(fact, DrainFinished) and way == "take_due":
+            rig.start(quick())
+        if isinstance(fact, LeasesGranted):
+            raise SystemExit
+
+    rig.engine.hooks.add(ends)
+    with pytest.raises(SystemExit):
+        shift.answer() if way == "take_alone" else shift.work(first)
+    info = rig.info("run-1" if way == "take_alone" else "run-2")
+    assert (info.claimed_at, info.claim_attempts, info.run.status) == (None, 0, RunStatus.RUNNING)
+
+
 def test_a_nudge_that_finds_nothing_ends_at_once(published: Published) -> None:
     rig = Rig()
     assert str(a_shift(rig, published).answer()) == "nothing to claim"
