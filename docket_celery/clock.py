@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -88,7 +87,7 @@ class RandomIds:
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     def token(self) -> str:
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,10 @@ class _Queue(Generic[Request, Answer]):
 
     def enter(self, place: _Place[Request, Answer]) -> None:
         with self.lock:
-            self.waiting.append(place)
             if self.leader is None:
                 self._appoint(place)
+            else:
+                self.waiting.append(place)
 
     def overtake(self, place: _Place[Request, Answer]) -> bool:
         """Makes one that has waited too long the leader. False for one that is being seen to; but where its leader has
@@ -93,11 +94,10 @@ class _Queue(Generic[Request, Answer]):
             if place is self.leader:
                 self.leader = None
                 if self.waiting:
-                    self._appoint(self.waiting[0])
+                    self._appoint(self.waiting.popleft())
 
     def _appoint(self, place: _Place[Request, Answer]) -> None:
         self.leader = place
-        self.waiting.remove(place)
         place.turn.release()
 
 

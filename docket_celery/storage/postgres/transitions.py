@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final, Literal, TypeAlias
 
 from docket_celery.run.codec import encode_event_data
@@ -35,8 +35,9 @@ _CHANGES: Final = {
     "_changing": ("replacing", "appending"),
 }
 _EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
-_FEW: Final = 3
-"""Events that the part `noting` has places for."""
+_PLACES: Final = tuple((f"event_type_{place}", f"event_node_{place}", f"event_data_{place}") for place in (1, 2, 3))
+"""The names that each event has in the part `noting`."""
+_NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(("event_step", "event_at", *chain(*_PLACES)))
 
 
 def statements() -> Iterator[tuple[str, str]]:
@@ -101,7 +102,7 @@ def of_transition(
 
 def _are_few(events: Sequence[Event]) -> bool:
     """Whether they fit into the statement itself: at most three, of one step and one instant."""
-    if len(events) > _FEW:
+    if len(events) > len(_PLACES):
         return False
     return all(event.step == events[0].step and event.at == events[0].at for event in events[1:])
 
@@ -110,15 +111,11 @@ def _of_events(events: Sequence[Event]) -> dict[str, Any]:
     """Their parameters, in the form that the statement has. The row's counter numbers the few."""
     if not _are_few(events):
         return of_many_events(events)
-    given: dict[str, Any] = {
-        "event_step": events[0].step if events else None,
-        "event_at": events[0].at if events else None,
-    }
-    for number in range(_FEW):
-        event = events[number] if number < len(events) else None
-        given[f"event_type_{number + 1}"] = None if event is None else event.type.value
-        given[f"event_node_{number + 1}"] = None if event is None else event.node
-        given[f"event_data_{number + 1}"] = None if event is None else encode_event_data(event.data)
+    given = _NO_EVENTS.copy()
+    for event, (type_name, node_name, data_name) in zip(events, _PLACES, strict=False):
+        given["event_step"], given["event_at"] = event.step, event.at
+        given[type_name], given[node_name] = event.type.value, event.node
+        given[data_name] = encode_event_data(event.data)
     return given
 
 
