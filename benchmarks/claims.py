@@ -76,6 +76,8 @@ _RUNS = """
 
 
 CLAIMERS = (1, 4)
+SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h"}
+"""So that no checkpoint falls into a sample but those that are asked for."""
 BATCH = 50
 """Leases of one large claim."""
 WARM, TIMED = 8, 12
@@ -93,7 +95,10 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Claims per second and pages of every backlog, order and number of claimers; HOT updates among so many commits."""
     rows = []
-    with tempfile.TemporaryDirectory(prefix="docket-benchmark-") as home, EmbeddedPostgres.start(Path(home)) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="docket-benchmark-") as home,
+        EmbeddedPostgres.start(Path(home), settings=SETTINGS) as server,
+    ):
         for number, backlog in enumerate(backlogs):
             migrated = server.create_database(f"backlog_{number}")
             migrate.upgrade(migrated, "docket")
@@ -104,7 +109,7 @@ def measure(
                     url = server.create_database(copy, template=f"backlog_{number}")
                     rows.append(_measured(url, backlog, order, many, seconds))
                     drop(server.url("postgres"), copy)
-                rows.append(_in_batches(server, f"backlog_{number}", backlog, order, *batches))
+                rows += _in_batches(server, f"backlog_{number}", backlog, order, *batches)
             drop(server.url("postgres"), f"backlog_{number}")
         rows += exchanges(server) + hot_share(server, commits)
     return rows
@@ -146,30 +151,35 @@ def _measured(url: str, backlog: Backlog, order: Order, claimers: int, seconds: 
 
 def _in_batches(
     server: EmbeddedPostgres, template: str, backlog: Backlog, order: Order, warm: int, timed: int
-) -> dict[str, Any]:
-    """What one claim of many leases takes: the median of `timed` of them, after `warm` others."""
+) -> list[dict[str, Any]]:
+    """What one claim of many leases takes: the median of `timed` of them, after `warm` others.
+
+    First where every page has been logged since the last checkpoint, as the copy has just done; then right after one,
+    when the first change of each page logs the whole page.
+    """
     url = server.create_database("batches", template=template)
     storage = open_storage(url)
     policy = replace(_policy(order, 0.4), limit=BATCH)
     for _ in range(warm):
         storage.runs.claim_due(policy)
+    rows = []
     with psycopg.connect(url, autocommit=True) as connection:
-        written, spans = _written(connection), []
-        for _ in range(timed):
-            began = time.perf_counter()
-            leases = storage.runs.claim_due(policy).leases
-            spans.append(time.perf_counter() - began)
-            assert len(leases) == BATCH, len(leases)
-        written = _written(connection) - written
+        for point in ("between checkpoints", "after a checkpoint"):
+            if rows:
+                connection.execute("CHECKPOINT")
+            written, spans = _written(connection), []
+            for _ in range(timed):
+                began = time.perf_counter()
+                leases = storage.runs.claim_due(policy).leases
+                spans.append(time.perf_counter() - began)
+                assert len(leases) == BATCH, len(leases)
+            row: dict[str, Any] = {"backlog": str(backlog), "order": order, "leases": BATCH, "point": point}
+            row["milliseconds"] = round(statistics.median(spans) * 1e3, 2)
+            row["log_per_lease"] = round((_written(connection) - written) / timed / BATCH)
+            rows.append(row)
     storage.runs._database.sessions.close()  # type: ignore[attr-defined]
     drop(server.url("postgres"), "batches")
-    return {
-        "backlog": str(backlog),
-        "order": order,
-        "leases": BATCH,
-        "milliseconds": round(statistics.median(spans) * 1e3, 2),
-        "log_per_lease": round(written / timed / BATCH),
-    }
+    return rows
 
 
 def _written(connection: psycopg.Connection) -> int:
@@ -299,10 +309,11 @@ def report(rows: list[dict[str, Any]]) -> None:
             speed = f"{row['claims_per_second']:,.0f}"
             claims.add_row(row["backlog"], row["order"], str(row["claimers"]), speed, first, last)
     console.print(claims)
-    batches = Table("backlog", "order", "ms", "log, bytes/lease", title=f"claims of {BATCH} leases")
+    batches = Table("backlog", "order", "when", "ms", "log, bytes/lease", title=f"claims of {BATCH} leases")
     for row in rows:
         if "leases" in row:
-            batches.add_row(row["backlog"], row["order"], f"{row['milliseconds']:g}", f"{row['log_per_lease']:,}")
+            cost = f"{row['milliseconds']:g}", f"{row['log_per_lease']:,}"
+            batches.add_row(row["backlog"], row["order"], row["point"], *cost)
     console.print(batches)
     trips = Table("operation", "exchanges", title="exchanges")
     for row in rows:
