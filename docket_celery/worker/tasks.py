@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.backends.base import DisabledBackend
 
 from docket_celery.config import Config
 from docket_celery.errors import InvalidInput
@@ -113,8 +114,11 @@ def _shift(docket: Docket) -> Shift:
 
 def configure(app: Celery, docket: Docket) -> None:
     """Sets every option of the tasks. They are bound by now: the host's annotations come first, ours last."""
+    nowhere = DisabledBackend(app)
     for name, settings in options(docket.config).items():
         task = app.tasks[name]
+        # Celery asks for it after each task, and makes the app's anew for each greenlet that asks.
+        task.backend = nowhere
         for option, value in settings.items():
             setattr(task, option, value)
         task._exec_options = None

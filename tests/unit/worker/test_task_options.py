@@ -82,6 +82,16 @@ def test_no_global_setting_and_no_annotation_reaches_dockets_tasks(app: Celery, 
     assert task.expires is None or task.expires >= 24 * 3_600
 
 
+@pytest.mark.parametrize("name", [DISPATCH, PRUNE, VEHICLE])
+def test_the_hosts_result_backend_is_neither_made_nor_asked_for_dockets_tasks(app: Celery, name: str) -> None:
+    """Celery makes one for each thread or greenlet that asks, so for each task on gevent."""
+    made = []
+    app._get_backend = lambda: made.append(name)
+    app.tasks[name].backend.process_cleanup()
+    app.tasks[name].backend.store_result("id", "a result", "SUCCESS")
+    assert made == []
+
+
 def test_the_process_limit_is_beyond_everything_that_a_vehicle_may_take(app: Celery) -> None:
     docket = Docket.of(app)
     assert docket is not None
