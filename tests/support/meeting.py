@@ -1,4 +1,4 @@
-"""Commits of one PostgreSQL store that meet: they wait for each other, and then go together in their order."""
+"""Calls of one PostgreSQL store that meet: they wait for each other, and then go together in their order."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def noted(runs: Any) -> list[str]:
 
 
 class Meetings:
-    """Lets calls of `commit` on `runs` meet. `statements` are the names of all that were executed, in order."""
+    """Lets calls of `commit` on `runs` meet, or those that another `group` of the store sees to. `statements` are the
+    names of all that were executed, in order.
+    """
 
-    def __init__(self, runs: RunStore) -> None:
-        self._group = runs._group  # type: ignore[attr-defined]
+    def __init__(self, runs: RunStore, group: str = "_group") -> None:
+        self._group = getattr(runs, group)
         self._group._patience = LONG
         self._alone = self._group._alone
         self._group._alone = self._alone_or_held
@@ -66,7 +68,7 @@ class Meetings:
 
     @contextmanager
     def gathering(self, pool: ThreadPoolExecutor) -> Iterator[None]:
-        """Whoever commits inside waits, and goes together with the others at the end."""
+        """Whoever calls inside waits, and goes together with the others at the end."""
         gate, begun = threading.Event(), threading.Event()
         self._gates[gate] = begun
         leader = pool.submit(self._group, gate)

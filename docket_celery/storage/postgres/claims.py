@@ -1,4 +1,6 @@
-"""Claims in PostgreSQL that somebody has: redeeming, reading, keeping alive, giving back. The scans are in `scans`."""
+"""Claims in PostgreSQL that somebody has: reading, keeping alive, giving back. They are redeemed in `redemptions`; the
+scans are in `scans`.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +8,19 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from docket_celery.errors import ClaimLost, NotFound, StaleFence
+from docket_celery.errors import ClaimLost, StaleFence
 from docket_celery.run.document import JsonValue
-from docket_celery.storage.contracts.claims import AbandonDisposition, AbandonPolicy, Lease, Redeemed
+from docket_celery.storage.contracts.claims import AbandonDisposition, AbandonPolicy
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON
-from docket_celery.storage.postgres.parameters import array, bounded, named
-from docket_celery.storage.postgres.rows import redeemed_of, values_of
-from docket_celery.storage.postgres.scans import PostgresScans
+from docket_celery.storage.postgres.parameters import array, bounded
+from docket_celery.storage.postgres.redemptions import PostgresRedemptions
+from docket_celery.storage.postgres.rows import values_of
 
 _LONGEST_REASON: Final = 2_000
 
 
-class PostgresClaims(PostgresScans):
+class PostgresClaims(PostgresRedemptions):
     """The operations of `RunStore` on claims that are held."""
-
-    def redeem_claim(self, lease: Lease, *, token: str) -> Redeemed:
-        refusal = StaleFence(f"the lease of run {lease.run_id!r} at {lease.checkpoint_seq} cannot be redeemed any more")
-        try:
-            run_id = named(lease.run_id)
-        except NotFound:
-            raise refusal from None
-        row = self._database.first(
-            "redeem_claim",
-            {
-                "id": run_id,
-                "offered": lease.claim_token,
-                "token": token,
-                "checkpoint_seq": lease.checkpoint_seq,
-                "refresh_after": bounded(lease.orphan_ttl) / 3,
-                "now": self._database.now(),
-            },
-        )
-        if row is None:
-            raise refusal
-        return redeemed_of(row, token)
 
     def read_values(
         self, run_id: str, token: str, names: Collection[str], *, checkpoint_seq: int

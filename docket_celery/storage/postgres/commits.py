@@ -12,7 +12,7 @@ from typing import Any, Final
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence, StoreUnavailable
+from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence
 from docket_celery.storage.contracts.rules import check_commit, check_commit_against
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import CommitProposal, Committed, Retain, Scope
@@ -25,15 +25,6 @@ from docket_celery.storage.postgres.starts import PostgresStarts
 
 _ACCOMPANIED: Final[dict[bool, transitions.Kind]] = {True: "release_and_take", False: "release_and_lease"}
 """The commit that brings the next run along, by whether that is to be redeemed."""
-_SOONER_IN_COMPANY: Final = (
-    errors.QueryCanceled,
-    errors.LockNotAvailable,
-    errors.SerializationFailure,
-    errors.DeadlockDetected,
-)
-"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own. It is
-found as the cause of `StoreUnavailable`.
-"""
 
 
 class PostgresCommits(PostgresStarts):
@@ -59,12 +50,7 @@ class PostgresCommits(PostgresStarts):
             return [None for _ in requests]
         looks = together.asking(able)
         parameters = together.of_commits(commits, looks, self._database.now())
-        try:
-            rows = self._database.read(together.statement_for(able, looks), parameters)
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, _SOONER_IN_COMPANY):
-                return [None for _ in requests]
-            raise
+        rows = self._database.read_together(together.statement_for(able, looks), parameters)
         moved = {row["committed"]: row for row in rows}
         asked = dict(looks)
         done: list[Committed | None] = []

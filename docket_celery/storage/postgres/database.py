@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import RowRefused, SchemaMismatch, StoreError
+from docket_celery.errors import RowRefused, SchemaMismatch, StoreError, StoreUnavailable
 from docket_celery.holds import held
 from docket_celery.storage.postgres.queries import Queries
 from docket_celery.storage.postgres.sessions import Session, Sessions
@@ -37,6 +37,10 @@ _OF_NO_USE = (
 keeps the connection open. A new session may lead to the one that is.
 """
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+_SOONER_IN_COMPANY = (errors.QueryCanceled, *_LOST_RACE)
+"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own. It is
+found as the cause of `StoreUnavailable`.
+"""
 
 
 Work: TypeAlias = Callable[[Session, bool], T]
@@ -119,6 +123,17 @@ class Database:
     def read(self, name: str, parameters: dict[str, Any], *, prepare: bool = True) -> list[DictRow]:
         """All rows of one statement."""
         return self.run(lambda session, _: self.execute(session, name, parameters, prepare=prepare).fetchall())
+
+    def read_together(self, name: str, parameters: dict[str, Any]) -> list[DictRow]:
+        """All rows of one statement that does what several have asked for. None where it was ended for being so many:
+        each of them may go alone yet.
+        """
+        try:
+            return self.read(name, parameters)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, _SOONER_IN_COMPANY):
+                return []
+            raise
 
     def first(self, name: str, parameters: dict[str, Any]) -> DictRow | None:
         """The first row of one statement, if there is any."""

@@ -91,6 +91,45 @@ WITH hit AS (
 FROM hit r
 {gathered};
 
+-- name: redeem_claims
+-- Leases of several vehicles, each under its own fence. A row that somebody else holds is passed by: only its own redemption
+-- waits for it. The limit is there for the planner: see `mine`.
+WITH due AS MATERIALIZED (
+    SELECT r.id, l.token, l.checkpoint_seq, l.refresh_after
+    FROM (
+        SELECT * FROM unnest(
+            %(ids)s::text[], %(offered)s::text[], %(tokens)s::text[], %(checkpoint_seqs)s::bigint[],
+            %(refresh_afters)s::interval[]
+        ) AS l (id, offered, token, checkpoint_seq, refresh_after)
+        LIMIT %(count)s::bigint
+    ) l
+    JOIN {schema}.runs r ON r.id = l.id
+    WHERE (
+        r.status = 'running' AND r.poisoned_at IS NULL AND r.checkpoint_seq = l.checkpoint_seq
+        AND r.claim_token IN (l.offered, l.token)
+    ) IS TRUE
+    FOR UPDATE OF r SKIP LOCKED
+),
+hit AS (
+    UPDATE {schema}.runs r
+    SET claim_token = l.token,
+        claimed_at = CASE
+            WHEN r.claim_token <> l.token
+             AND r.claimed_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - l.refresh_after
+            THEN coalesce(%(now)s::timestamptz, clock_timestamp())
+            ELSE r.claimed_at
+        END,
+        claim_attempts = r.claim_attempts + (NOT r.redeemed)::int,
+        redeemed = true
+    FROM due l
+    -- Every row is locked by now. The fence stands here again so that no outcome rests on an older version.
+    WHERE r.id = l.id AND (r.checkpoint_seq = l.checkpoint_seq) IS TRUE
+    RETURNING r.*, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now, {unflushed}
+)
+{redeemed}
+FROM hit r
+{gathered};
+
 -- part: mine
 -- Claims by id and token. A limit that no plan knows beforehand lets the planner expect one row, so that it looks each up by
 -- the primary key: a plan that was made while the table was empty would else walk all of it later.
