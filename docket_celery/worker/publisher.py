@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery, uuid
@@ -41,6 +44,8 @@ ENOUGH = 100
 """Messages in the queue of leases, to which no nudge is added. Either nobody takes them, or no slot is free: a claim is
 out for each lease, and whoever takes one goes on to what else is due.
 """
+LARGEST = 16
+"""Messages that are sent together at most."""
 LOOK_EVERY = 10
 """Nudges of a process between two looks at how many wait."""
 
@@ -57,6 +62,27 @@ def bounded_connection(app: Celery) -> Connection:
     return connection
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Letter:
+    """A message to be sent, unless a look at the broker is against it. `has_gone` is None until it was seen to."""
+
+    task: str
+    queue: str
+    kwargs: dict[str, Any]
+    lifetime: float
+    unless: Callable[[Any], bool]
+    fields: dict[str, Any]
+    has_gone: bool | None = None
+
+
+def _in_one_exchange(producer: Producer, count: int) -> AbstractContextManager[Any]:
+    """Several messages leave together at the end, where transport and version of kombu have a way to do so."""
+    if count < 2 or not hasattr(producer, "batch"):
+        return nullcontext()
+    batch: AbstractContextManager[Any] = producer.batch()  # type: ignore[no-untyped-call]
+    return batch
+
+
 class Publisher:
     """Publishes for one app. Implements `Launch` and `Waker`."""
 
@@ -69,6 +95,7 @@ class Publisher:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._waiting: deque[_Letter] = deque()
         self._producer: Producer | None = None
         self._queues: dict[str, Queue] = {}
         self._unseen = LOOK_EVERY
@@ -152,42 +179,76 @@ class Publisher:
         unless: Callable[[Any], bool] = lambda _: False,
         **fields: Any,
     ) -> bool:
-        """Sends one message of Celery's own making, which stands for itself: it is nobody's child, and is routed by
-        nothing but its queue. `lifetime` is told to the broker; `fields` are the message's own.
+        """Sends one message. `lifetime` is told to the broker; `fields` are the message's own.
+
+        Threads take turns. Who has the turn sends what others wait to send as well.
         """
         self._own_process()
-        with held(), self._lock:
+        letter = _Letter(task=task, queue=queue, kwargs=kwargs, lifetime=lifetime, unless=unless, fields=fields)
+        with held():
+            self._waiting.append(letter)
             try:
-                producer = self._kept_producer()
-                if unless(producer.connection):
-                    return True
-                amqp = self._app.amqp
-                message = amqp.create_task_message(
-                    uuid(),
-                    task,
-                    kwargs=kwargs,
-                    ignore_result=True,
-                    # Spelled out, so that the worker's own limits hold.
-                    time_limit=None,
-                    soft_time_limit=None,
-                    create_sent_event=bool(self._app.conf.task_send_sent_event),
-                    **fields,
-                )
-                amqp.send_task_message(
-                    producer,
-                    task,
-                    message,
-                    queue=self._bound_queue(producer, queue),
-                    retry=False,
-                    serializer="json",
-                    delivery_mode=2,
-                    expiration=lifetime,
-                )
-            except Exception as error:
-                self._drop_producer()
+                with self._lock:
+                    if letter.has_gone is None:
+                        self._send_all([letter, *self._company(letter)])
+            finally:
+                self._withdraw(letter)
+        return bool(letter.has_gone)
+
+    def _company(self, letter: _Letter) -> list[_Letter]:
+        """Those that go with this one."""
+        self._withdraw(letter)
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1))]
+
+    def _withdraw(self, letter: _Letter) -> None:
+        with suppress(ValueError):
+            self._waiting.remove(letter)
+
+    def _send_all(self, letters: Sequence[_Letter]) -> None:
+        """Whether a part of them has gone out cannot always be told, and then none of them counts as gone: a message
+        that comes nevertheless is harmless.
+        """
+        try:
+            producer = self._kept_producer()
+            due = [letter for letter in letters if not letter.unless(producer.connection)]
+            with _in_one_exchange(producer, len(due)):
+                for letter in due:
+                    self._post(producer, letter)
+            gone = True
+        except Exception as error:
+            self._drop_producer()
+            gone = False
+            for task, queue in dict.fromkeys((letter.task, letter.queue) for letter in letters):
                 logger.warning("could not publish %s to queue %s: %s: %s", task, queue, type(error).__name__, error)
-                return False
-        return True
+        for letter in letters:
+            letter.has_gone = gone
+
+    def _post(self, producer: Producer, letter: _Letter) -> None:
+        """One message of Celery's own making, which stands for itself: it is nobody's child, and is routed by nothing
+        but its queue.
+        """
+        amqp = self._app.amqp
+        message = amqp.create_task_message(
+            uuid(),
+            letter.task,
+            kwargs=letter.kwargs,
+            ignore_result=True,
+            # Spelled out, so that the worker's own limits hold.
+            time_limit=None,
+            soft_time_limit=None,
+            create_sent_event=bool(self._app.conf.task_send_sent_event),
+            **letter.fields,
+        )
+        amqp.send_task_message(
+            producer,
+            letter.task,
+            message,
+            queue=self._bound_queue(producer, letter.queue),
+            retry=False,
+            serializer="json",
+            delivery_mode=2,
+            expiration=letter.lifetime,
+        )
 
     def _kept_producer(self) -> Producer:
         if self._producer is None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
-from kombu import Queue
+from kombu import Producer, Queue
 from support.apps import a_docket
+from support.clock import eventually
 
 from docket_celery import Docket
 from docket_celery.embedded.redis import EmbeddedRedis
 from docket_celery.storage.contracts.claims import Lease
 from docket_celery.worker import nudges
+from docket_celery.worker import publisher as publishing
 from docket_celery.worker.messages import to_message
 from docket_celery.worker.publisher import DISPATCH, ENOUGH, LOOK_EVERY, VEHICLE
 
@@ -71,6 +75,74 @@ def test_leases_go_out_in_order_to_the_queue_of_leases(docket: Docket) -> None:
     assert [message.headers["task"] for message in messages] == [VEHICLE] * 3
     assert [message.payload[1] for message in messages] == [{"lease": to_message(lease)} for lease in leases]
     assert _received(docket, "docket.ticks") == []
+
+
+@pytest.fixture
+def waiting(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Future[int]], threading.Event]]:
+    """Three threads that wait to publish while a fourth is held up in the middle of it, until the event is set."""
+    publisher, gate, begun = docket.publisher, threading.Event(), threading.Event()
+    send_all = publisher._send_all
+
+    def held_up(letters: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert gate.wait(60)
+        send_all(letters)
+
+    monkeypatch.setattr(publisher, "_send_all", held_up)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(publisher, [_lease("run-0")])]
+        assert begun.wait(60)
+        for number in range(1, 4):
+            futures.append(pool.submit(publisher, [_lease(f"run-{number}")]))
+            eventually(lambda number=number: len(publisher._waiting) == number)  # type: ignore[misc]
+        try:
+            yield futures, gate
+        finally:
+            gate.set()
+
+
+def test_leases_that_threads_publish_while_another_does_go_out_together(
+    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    futures, gate = waiting
+    groups: list[int] = []
+    in_one = publishing._in_one_exchange
+    monkeypatch.setattr(publishing, "_in_one_exchange", lambda by, count: (groups.append(count), in_one(by, count))[1])
+    gate.set()
+    assert [future.result(60) for future in futures] == [1, 1, 1, 1]
+    assert sum(groups) == 4
+    assert len(groups) < 4
+    messages = _received(docket, "docket")
+    assert [message.payload[1]["lease"]["run_id"] for message in messages] == [f"run-{number}" for number in range(4)]
+    assert len({message.headers["id"] for message in messages}) == 4
+
+
+def test_of_leases_that_cannot_go_out_together_none_counts_as_gone(
+    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    futures, gate = waiting
+
+    def refuse(*_: Any) -> None:
+        raise OSError("the broker is gone")
+
+    monkeypatch.setattr(docket.publisher, "_post", refuse)
+    gate.set()
+    assert [future.result(60) for future in futures] == [0, 0, 0, 0]
+    monkeypatch.undo()
+    assert docket.publisher([_lease("later")]) == 1
+    assert [message.payload[1]["lease"]["run_id"] for message in _received(docket, "docket")] == ["later"]
+
+
+def test_where_nobody_can_batch_messages_of_several_threads_go_one_by_one(
+    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the oldest versions of kombu."""
+    futures, gate = waiting
+    monkeypatch.delattr(Producer, "batch", raising=False)
+    gate.set()
+    assert [future.result(60) for future in futures] == [1, 1, 1, 1]
+    assert len(_received(docket, "docket")) == 4
 
 
 def test_a_message_is_json_without_countdown_and_shows_no_token(docket: Docket) -> None:
