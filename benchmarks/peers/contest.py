@@ -63,6 +63,12 @@ CONTESTANTS = {
             workloads=("chains10", "drain", "fan"),
         ),
         Contestant(name="docket_broker", title="docket_celery, a message per run", kind="ours", workloads=("drain",)),
+        Contestant(
+            name="docket_broker_gevent",
+            title="docket_celery, a message per run, 32 at a time (gevent)",
+            kind="ours",
+            workloads=("drain",),
+        ),
         Contestant(name="wake", title="docket_celery", kind="ours", workloads=("wake",)),
         Contestant(name="langgraph", title="LangGraph", kind="durable", workloads=_ALL),
         Contestant(name="dbos", title="DBOS", kind="durable", workloads=_ALL),

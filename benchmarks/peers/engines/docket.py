@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any, ClassVar
@@ -23,13 +24,14 @@ class DocketEngine(Engine):
 
     name = "docket"
     refill: ClassVar[str] = "direct"
+    transport: ClassVar[dict[str, Any]] = {}
     pool: ClassVar[tuple[str, ...]] = ("-P", "solo")
 
     def prepare(self) -> None:
         migrate.upgrade(self.database, "docket")
         docket_app.tally = Tally(self.directory)
         alone = self.workload.workers == 1
-        app = docket_app.make_app(self.database, "memory://" if alone else self.broker, self.refill)
+        app = docket_app.make_app(self.database, "memory://" if alone else self.broker, self.refill, self.transport)
         docket = Docket.of(app)
         assert docket is not None
         self.app, self.docket = app, docket
@@ -60,6 +62,7 @@ class DocketEngine(Engine):
             docket_app.DATABASE: self.database,
             docket_app.BROKER: self.broker,
             docket_app.REFILL: self.refill,
+            docket_app.TRANSPORT: json.dumps(self.transport),
             docket_app.DIRECTORY: os.fspath(self.directory),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from benchmarks.peers.workloads import APPENDED, Workload
 from docket_celery import FINISH, START, Docket, Graph, Interrupt, NodeContext, node
 from docket_celery.graph.elements import ConstantInput, FieldInput
 
-DATABASE, BROKER, REFILL, DIRECTORY = (f"PEERS_{name}" for name in ("DATABASE", "BROKER", "REFILL", "DIRECTORY"))
+DATABASE, BROKER, REFILL, TRANSPORT, DIRECTORY = (
+    f"PEERS_{name}" for name in ("DATABASE", "BROKER", "REFILL", "TRANSPORT", "DIRECTORY")
+)
 HOPS = "hops"
 
 tally = Tally(Path(os.environ.get(DIRECTORY, ".")))
 
 
-def make_app(database: str, broker: str, refill: str) -> Celery:
-    """Default options, but for the prefetch of one that the documentation recommends."""
+def make_app(database: str, broker: str, refill: str, transport: dict[str, Any]) -> Celery:
+    """Default options, but for the prefetch of one that the documentation recommends, and those of the transport."""
     app = Celery("peers", broker=broker, include=["benchmarks.peers.engines.docket_app"])
     app.conf.broker_connection_retry_on_startup = True
+    app.conf.broker_transport_options = transport
     app.conf.worker_prefetch_multiplier = 1
     app.conf.docket_database_url = database
     app.conf.docket_refill = refill
@@ -139,4 +143,4 @@ def _wait_for_the_others(**_: object) -> None:
 
 
 if DATABASE in os.environ:
-    app = make_app(os.environ[DATABASE], os.environ[BROKER], os.environ[REFILL])
+    app = make_app(os.environ[DATABASE], os.environ[BROKER], os.environ[REFILL], json.loads(os.environ[TRANSPORT]))
