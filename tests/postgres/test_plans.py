@@ -319,6 +319,28 @@ def test_commits_together_find_their_rows_by_the_primary_key_and_lock_just_these
     assert _locked(plan) == 2 + taking
 
 
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_redemptions_together_find_their_rows_by_the_primary_key_and_lock_just_these(
+    history: tuple[psycopg.Connection[dict[str, Any]], int], mode: str
+) -> None:
+    connection, _ = history
+    plan = _shortly(
+        connection,
+        "redeem_claims",
+        mode,
+        count="2",
+        ids="{expired-1,expired-2}",
+        offered="{t,t}",
+        tokens="{mine,other}",
+        checkpoint_seqs="{2,3}",
+        refresh_afters="{20 s,20 s}",
+    )
+    assert [node["Actual Rows"] for node in _nodes(plan) if node.get("Subplan Name") == "CTE hit"] == [2]
+    runs = [node for node in _reads(plan) if node.get("Relation Name") == "runs"]
+    assert {node["Index Name"] for node in runs} == {"runs_pkey"}
+    assert _locked(plan) == 2
+
+
 _OF_MANY_ROWS = {"list_runs", "insert_runs", "backlog", "prune_runs", "prune_events", "count_prunable", "listen"}
 """Statements that read or write by the page, are not prepared, or run once in a while."""
 
