@@ -21,7 +21,7 @@ from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, CommitProposal, MutationDecision, NoChange
-from docket_celery.storage.postgres import open_storage, run_store, sessions
+from docket_celery.storage.postgres import mutations, open_storage, sessions
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.testing import ManualClock, SequentialIds
 
@@ -229,7 +229,8 @@ def test_a_mutation_that_the_server_ended_while_its_process_stood_still_is_made_
     place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.start()
-    monkeypatch.setattr(run_store, "_MUTATION_IDLE_TIMEOUT", "50ms")
+    place.hold()  # So that the row is locked.
+    monkeypatch.setattr(mutations, "_IDLE_TIMEOUT", "50ms")
     calls: list[int] = []
 
     def decide(run: Run, now: datetime) -> MutationDecision:

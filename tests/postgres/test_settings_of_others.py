@@ -77,6 +77,8 @@ def test_a_mutation_over_a_session_that_can_only_read_is_made_over_another(
 
     def decide(run: Run, now: object) -> MutationDecision:
         calls.append(run.id)
+        # Only what can also write is asked: what a former primary says may be of yesterday.
+        assert not beside.execute("SELECT FROM runs FOR UPDATE SKIP LOCKED").fetchall()
         return NoChange()
 
     place.runs.mutate_run(SYSTEM, "run-1", decide, commit_id=new_commit_id())

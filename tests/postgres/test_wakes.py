@@ -83,11 +83,11 @@ def test_with_several_due_runs_the_first_node_begins_three_exchanges_after_a_nud
     assert exchanges == 3
 
 
-def test_an_answer_is_durable_after_five_exchanges(wakes: Wakes) -> None:
+def test_an_answer_is_durable_after_two_exchanges(wakes: Wakes) -> None:
     for _ in range(2):
         exchanges = wakes.answer()
         wakes.nudge()
-    assert exchanges == 5
+    assert exchanges == 2
 
 
 def test_the_next_node_begins_after_the_commit_of_the_one_that_had_asked(wakes: Wakes) -> None:

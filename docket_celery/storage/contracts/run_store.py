@@ -228,11 +228,12 @@ class RunStore(Protocol):
     ) -> Mutated:
         """Serialises a short read, a pure decision and an optional write, on the latest committed run.
 
-        `mutation` gets the run and the store's clock, read after the lock. Scope is checked first: `NotFound` without
-        calling `mutation`. A `Commit` must keep the run id, carry exactly
-        the current sequence + 1 and release (retain is `InvalidMutation`); it revokes any claim, resets counters and
-        poison facts. `NoChange` touches nothing at all. What `mutation` raises is passed on and changes nothing.
-        `mutation` may be called again when the database asks for a retry: it must be pure.
+        `mutation` gets the run and the store's clock, read after it; what it decides is written only if no other commit
+        came in between. Scope is checked first: `NotFound` without calling `mutation`. A `Commit` must keep the run id,
+        carry exactly the current sequence + 1 and release (retain is `InvalidMutation`); it revokes any claim, resets
+        counters and poison facts. `NoChange` touches nothing at all. What `mutation` raises is passed on and changes
+        nothing. `mutation` may be called again, when the database asks for a retry or the run has moved on: it must be
+        pure.
         """
         ...
 

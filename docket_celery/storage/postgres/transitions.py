@@ -19,11 +19,12 @@ from docket_celery.storage.contracts.rules import Refusal
 from docket_celery.storage.contracts.values import Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import bounded, of_changes, of_many_events, of_run, seen_by
 
-Kind: TypeAlias = Literal["retain", "release", "release_and_take", "release_and_lease"]
+Kind: TypeAlias = Literal["retain", "release", "release_as_read", "release_and_take", "release_and_lease"]
 
 _KINDS: Final[dict[Kind, tuple[str, tuple[str, ...], str]]] = {
     "retain": ("retained", (), "answered"),
     "release": ("released", (), "answered_and_told"),
+    "release_as_read": ("released_as_read", (), "answered_and_told"),
     "release_and_take": ("released", ("after_the_commit", "taking"), "answered_and_taken"),
     "release_and_lease": ("released", ("after_the_commit", "leasing"), "answered_and_leased"),
 }

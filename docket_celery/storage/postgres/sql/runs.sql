@@ -98,6 +98,9 @@ SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_
        r.state::text AS state, r.commit_id, r.started_at, r.updated_at, r.finished_at, r.start_key, r.input_digest,
        r.wake_at, r.claimed_at, r.redeemed, r.claim_attempts, r.claim_abandons, r.undelivered, r.abandon_reason,
        r.poisoned_at, r.poison_reason, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+       -- Nobody holds the run, nobody was changing or locking its row when it was read, and a session that can only read, as on
+       -- a server that is the primary no more, cannot tell. Where somebody has locked the row and left it, this is false too.
+       r.claim_token IS NULL AND r.xmax = 0 AND current_setting('transaction_read_only') = 'off' AS at_rest,
        field_names, field_values, chunk_names, chunk_items
 FROM {schema}.runs r
 {gathered_whole}

@@ -70,35 +70,53 @@ moved AS (
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
+-- part: given_up
+status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
+event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
+commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
+finished_at = CASE
+    WHEN %(status)s::text IN ('done', 'failed', 'cancelled')
+    THEN coalesce(%(finished_at)s::timestamptz, %(now)s::timestamptz, clock_timestamp())
+END,
+claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
+poisoned_at = NULL, poison_reason = NULL,
+claim_token = NULL, claimed_at = NULL, redeemed = false,
+wake_at = CASE
+    WHEN %(status)s::text <> 'running' THEN NULL
+    -- What arrived in the inbox since it was read has found the run claimed and has woken nobody.
+    WHEN %(schedule)s::text = 'immediate' OR r.inbox_seq > %(inbox_seq)s::bigint
+    THEN coalesce(%(now)s::timestamptz, clock_timestamp())
+    ELSE %(wake_at)s::timestamptz
+END,
+queue = 0
+
+-- part: follows
+r.checkpoint_seq = %(expected)s::bigint AND r.event_seq = %(expected_event_seq)s::bigint
+AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
+AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
+
 -- part: released
 -- Gives the claim up, or as a serialised mutation (without a token: the row is locked) revokes whatever claim there is.
 moved AS (
     UPDATE {schema}.runs r
-    SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
-        event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
-        commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
-        finished_at = CASE
-            WHEN %(status)s::text IN ('done', 'failed', 'cancelled')
-            THEN coalesce(%(finished_at)s::timestamptz, %(now)s::timestamptz, clock_timestamp())
-        END,
-        claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
-        poisoned_at = NULL, poison_reason = NULL,
-        claim_token = NULL, claimed_at = NULL, redeemed = false,
-        wake_at = CASE
-            WHEN %(status)s::text <> 'running' THEN NULL
-            -- What arrived in the inbox since it was read has found the run claimed and has woken nobody.
-            WHEN %(schedule)s::text = 'immediate' OR r.inbox_seq > %(inbox_seq)s::bigint
-            THEN coalesce(%(now)s::timestamptz, clock_timestamp())
-            ELSE %(wake_at)s::timestamptz
-        END,
-        queue = 0
+    SET {given_up}
     WHERE r.id = %(id)s::text AND (%(claim_token)s::text IS NULL OR r.claim_token = %(claim_token)s::text)
       -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
-      AND (
-          r.checkpoint_seq = %(expected)s::bigint AND r.event_seq = %(expected_event_seq)s::bigint
-          AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
-          AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
-      ) IS TRUE
+      AND ({follows}) IS TRUE
+    RETURNING r.id, r.claimed_at, r.wake_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+)
+
+-- part: released_as_read
+-- The same for a mutation that has read the row without locking it: nothing moves unless the commit that was read is still
+-- the last one. Its id tells, as a sequence that a failover took back may come again. Waits for the row no longer than one
+-- that locks it first.
+{bounds},
+moved AS (
+    UPDATE {schema}.runs r
+    SET {given_up}
+    FROM bounds b
+    WHERE r.id = %(id)s::text
+      AND ({follows} AND r.commit_id IS NOT DISTINCT FROM %(commit_id_read)s::text AND b.lock IS NOT NULL) IS TRUE
     RETURNING r.id, r.claimed_at, r.wake_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
