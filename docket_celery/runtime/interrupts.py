@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from docket_celery.errors import InvalidInput
 from docket_celery.graph.schemas import Schema
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import JsonValue, OpenInterrupt, Run, RunStatus, Task
-from docket_celery.run.values import normalise
+from docket_celery.run.values import decode, encode, normalise
 from docket_celery.runtime.acceptance import accept
 from docket_celery.runtime.options import RuntimeOptions
 
@@ -27,10 +28,16 @@ def fitting(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, option
     kept = accept(program, interrupt.field, answer, options)
     # The schema describes the answer itself, before the field's reducer makes an item a list of one.
     given = normalise(answer, f"$.{interrupt.field}", max_bytes=options.max_value_bytes)
-    problem = Schema(interrupt.schema).problem(given) if interrupt.schema else None
+    problem = _compiled(encode(interrupt.schema)).problem(given) if interrupt.schema else None
     if problem is not None:
         raise InvalidInput(f"interrupt {interrupt.id!r} does not take this answer: {problem}")
     return kept
+
+
+@lru_cache(maxsize=256)
+def _compiled(schema: str) -> Schema:
+    """A question's schema, from its text. The nodes of a graph ask the same questions again and again."""
+    return Schema(decode(schema))
 
 
 def answered(run: Run, answers: Iterable[tuple[OpenInterrupt, JsonValue]]) -> Run:
