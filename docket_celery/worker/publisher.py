@@ -99,6 +99,7 @@ class Publisher:
         self._producer: Producer | None = None
         self._queues: dict[str, Queue] = {}
         self._unseen = LOOK_EVERY
+        self._enough = False
         self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
@@ -143,31 +144,42 @@ class Publisher:
         """Sends a nudge at once, whoever else asks: a vehicle message without a lease. The slot that takes it claims
         for the fleet, and drives one of the runs without a second message. Never raises.
         """
-        self._send(
+        sent = self._send(
             VEHICLE,
             self._config.queue,
             {},
-            unless=self._enough_wait,
+            unless=lambda connection: self._enough and self._enough_wait(connection),
             argsrepr="()",
             kwargsrepr="nudge",
             lifetime=STALE,
             expires=STALE,
         )
+        if sent and not self._enough:
+            self._look_now_and_then()
+
+    def _look_now_and_then(self) -> None:
+        """Finds out whether the next nudge is one too many. After the nudge: a look takes longer than sending one."""
+        with held(), self._lock:
+            self._unseen -= 1
+            if self._unseen > 0 or self._producer is None:
+                return
+            try:
+                self._enough_wait(self._producer.connection)
+            except Exception as error:
+                self._drop_producer()
+                logger.debug("could not look at queue %s: %s", self._config.queue, error)
 
     def _enough_wait(self, connection: Any) -> bool:
-        """Whether nobody takes the nudges: in a night without workers they would fill the broker. Looks now and then
-        only, but each time while there are enough."""
-        self._unseen -= 1
-        if self._unseen >= 0:
-            return False
+        """Whether nobody takes the nudges: in a night without workers they would fill the broker. Looks now, and is to
+        look each time while there are enough."""
+        self._unseen = LOOK_EVERY
         try:
             with connection.channel() as channel:
                 waiting = int(channel.queue_declare(queue=self._config.queue, passive=True).message_count)
         except connection.channel_errors:
             waiting = 0  # There is no such queue yet.
-        if waiting < ENOUGH:
-            self._unseen = LOOK_EVERY
-        return waiting >= ENOUGH
+        self._enough = waiting >= ENOUGH
+        return self._enough
 
     def _send(
         self,

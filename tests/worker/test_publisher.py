@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
 from kombu import Producer, Queue
+from kombu.transport.virtual import Channel
 from support.apps import a_docket
 from support.clock import eventually
 
@@ -251,6 +252,24 @@ def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(d
     client.delete("docket")
     publisher.nudge()
     assert len(_received(docket, "docket")) == 1
+
+
+def test_a_nudge_goes_out_before_a_look_at_how_many_wait(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = docket.app.connection_for_write().channel().client
+    declare = Channel.queue_declare
+    asked: list[int] = []
+    seen: list[tuple[int, int]] = []
+
+    def look(self: Channel, queue: str, passive: bool = False, **options: Any) -> Any:
+        if passive:
+            seen.append((len(asked), client.llen("docket")))
+        return declare(self, queue=queue, passive=passive, **options)
+
+    monkeypatch.setattr(Channel, "queue_declare", look)
+    for number in range(2 * LOOK_EVERY):
+        asked.append(number)
+        docket.publisher.nudge()
+    assert seen == [(LOOK_EVERY, LOOK_EVERY), (2 * LOOK_EVERY, 2 * LOOK_EVERY)]
 
 
 def test_no_nudge_is_added_to_many_leases_that_wait(docket: Docket) -> None:
