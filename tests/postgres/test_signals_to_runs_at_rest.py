@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from support.builders import a_commit, a_decision, new_commit_id
 from support.clock import eventually
 from support.scene import RETAIN, Scene
@@ -17,7 +18,7 @@ from support.scene import RETAIN, Scene
 from docket_celery.errors import StaleFence, StoreUnavailable
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.values import SYSTEM, Mutated, MutationDecision, NoChange
-from docket_celery.storage.postgres import mutations
+from docket_celery.storage.postgres import database, mutations, sessions
 
 Meanwhile = Callable[[], object]
 
@@ -81,7 +82,15 @@ def test_another_commit_under_the_same_sequence_is_not_taken_for_the_one_that_wa
     assert signal.seen == [2, 2]
 
 
-def test_a_write_that_waits_for_a_commit_finds_the_run_moved_on(place: Scene, beside: psycopg.Connection) -> None:
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_a_write_that_waits_for_a_commit_finds_the_run_moved_on(
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    # As behind a pooler, where nothing is set in a session.
+    monkeypatch.setattr(sessions, "_READ_COMMITTED", b"SELECT")
+    monkeypatch.setattr(database, "_REPEATS", 0)
+    setting = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}")
+    beside.execute(setting.format(sql.Identifier(beside.info.dbname), sql.Literal(level)))
     place.start()
     inside, proceed = threading.Event(), threading.Event()
 
