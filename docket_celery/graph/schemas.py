@@ -20,7 +20,7 @@ from docket_celery.errors import GraphFormatError
 from docket_celery.graph.plain import plain_copy
 
 LONGEST_MESSAGE: Final = 300
-"""Characters of a violation's message; a validator quotes the offending value, which may be megabytes."""
+"""Characters of a violation's path and of its message, which quotes the offending value: both may be megabytes."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -83,9 +83,7 @@ class Schema:
             ([(type(part) is str, part) for part in error.instance_path], error.instance_path, error.message)
             for error in self._validator.iter_errors(value)
         )
-        if len(message) > LONGEST_MESSAGE:
-            message = f"{message[:LONGEST_MESSAGE]}..."
-        return f"{_written(path)}: {message}"
+        return f"{_cut(_written(path))}: {_cut(message)}"
 
     def __eq__(self, other: object) -> bool:
         return self.document == other.document if isinstance(other, Schema) else NotImplemented
@@ -125,6 +123,10 @@ def _is_json_itself(annotation: Any) -> bool:
     if origin in (list, dict, abc.Mapping, abc.Sequence, abc.MutableMapping, Union, types.UnionType):
         return all(_is_json_itself(argument) for argument in arguments)
     return False
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}..."
 
 
 def _written(path: list[str | int]) -> str:

@@ -121,7 +121,13 @@ class _Walk:
             return self._list(value, depth + 1)
         if kind is dict:
             return self._object(value, depth + 1)
-        return self._other(value, depth)
+        try:
+            return self._other(value, depth)
+        except _Refused:
+            raise
+        except Exception as error:
+            # It gives its parts through code of its own, which may raise anything.
+            raise _Refused(f"cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
     def _list(self, value: Any, depth: int) -> list[JsonValue]:
         items = list(value)
@@ -175,11 +181,11 @@ class _Walk:
         if isinstance(value, list | tuple):
             return self._list(value, depth + 1)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._object(_read(lambda: _attributes(value)), depth + 1)
+            return self._object(_attributes(value), depth + 1)
         if isinstance(value, BaseModel):
-            return self.convert(_read(lambda: value.model_dump(by_alias=True, round_trip=True, warnings=False)), depth)
+            return self.convert(value.model_dump(by_alias=True, round_trip=True, warnings=False), depth)
         if isinstance(value, Mapping):
-            return self._object(_read(lambda: dict(value)), depth + 1)
+            return self._object(dict(value), depth + 1)
         raise _Refused(f"{type(value).__name__} has no JSON form here")
 
 
@@ -211,7 +217,7 @@ def _datetime(value: datetime) -> str:
         raise _Refused(f"is a naive datetime, {value.isoformat()}; give it a time zone")
     if offset.seconds % 60 or offset.microseconds:
         # ISO offsets end at the minute; historical zones do not.
-        value = _read(lambda: value.astimezone(UTC))
+        value = value.astimezone(UTC)
     return value.isoformat()
 
 
@@ -232,14 +238,6 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
 
 def _attributes(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _read(read: Callable[[], Any]) -> Any:
-    """The result of asking a foreign object for its parts; whatever that raises is a refusal."""
-    try:
-        return read()
-    except Exception as error:
-        raise _Refused(f"cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
 
 def _segment(key: str | int) -> str:

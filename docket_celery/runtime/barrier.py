@@ -15,6 +15,7 @@ from docket_celery.program import RuntimeEdge, RuntimeField, RuntimeGraph
 from docket_celery.run.document import Failure, JsonValue, Task
 from docket_celery.run.moment import Appended, Change, Replaced
 from docket_celery.run.values import normalise
+from docket_celery.runtime.failures import printable
 from docket_celery.runtime.options import RuntimeOptions
 
 
@@ -62,7 +63,8 @@ def fold(
             try:
                 after[name] = _reduce(field, fields, writes[name], options)
             except ValueRefused as refusal:
-                failure = Failure(code=refusal.code, message=f"field {name!r}: {refusal}", details={"field": name})
+                message = printable(f"field {name!r}: {refusal}")
+                failure = Failure(code=refusal.code, message=message, details={"field": name})
                 return Folded(fields=fields, changes=(), failure=failure)
         if appends:
             items = tuple(item for write in writes[name] for item in write)

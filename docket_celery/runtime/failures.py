@@ -50,9 +50,18 @@ def _causes(error: BaseException) -> list[BaseException]:
     """The chain of causes and contexts, nearest first, up to the bound and never around a cycle."""
     found: list[BaseException] = []
     seen = {id(error)}
-    following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    following = _behind(error)
     while following is not None and id(following) not in seen and len(found) < MOST_CAUSES:
         found.append(following)
         seen.add(id(following))
-        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+        following = _behind(following)
     return found
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    """What an exception was raised from or, unless that is suppressed, while handling. Never asks whether one is true:
+    that may raise as well.
+    """
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__

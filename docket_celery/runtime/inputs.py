@@ -10,6 +10,7 @@ from docket_celery.graph.elements import ConstantInput, FieldInput
 from docket_celery.program import RuntimeNode, RuntimeParameter
 from docket_celery.run.document import JsonValue
 from docket_celery.run.values import fresh
+from docket_celery.runtime.failures import message_of
 
 
 def bind(node: RuntimeNode, state: Mapping[str, JsonValue]) -> dict[str, Any]:
@@ -51,7 +52,8 @@ def _revive(node: RuntimeNode, parameter: RuntimeParameter, value: JsonValue) ->
         return parameter.revive(value)
     except Exception as error:
         raise PermanentFailure(
-            f"parameter {parameter.name!r} of node {node.id!r} cannot be rebuilt from its committed value: {error}"
+            f"parameter {parameter.name!r} of node {node.id!r} cannot be rebuilt from its committed value: "
+            f"{message_of(error)}"
         ) from error
 
 

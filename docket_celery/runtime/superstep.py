@@ -17,7 +17,7 @@ from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Task
 from docket_celery.run.values import normalise
 from docket_celery.runtime.acceptance import write_problem
 from docket_celery.runtime.executor import Raised, Returned
-from docket_celery.runtime.failures import failure_of
+from docket_celery.runtime.failures import failure_of, printable
 from docket_celery.runtime.interrupts import fitting
 from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
@@ -40,7 +40,7 @@ class _Refused(Exception):
     """Inside this module: the node's result breaks a rule; permanent."""
 
     def __init__(self, code: str, message: str, **details: JsonValue) -> None:
-        self.failure = Failure(code=code, message=message, details=details)
+        self.failure = Failure(code=code, message=printable(message), details=details)
         super().__init__(message)
 
 
@@ -61,6 +61,11 @@ def judge(
         return _returned(program, node, task, result.value, now, options)
     except _Refused as refusal:
         return TaskOutcome(task=task, failure=replace(refusal.failure, node=node.id))
+    except Exception as error:
+        # To look at what a node returned may run code of its own, which may raise anything.
+        failure = failure_of(error, code="bad_return", node=node.id)
+        message = printable(f"node {node.id!r} returned what cannot be read: {failure.message}")
+        return TaskOutcome(task=task, failure=replace(failure, message=message))
 
 
 def _failed(node: RuntimeNode, task: Task, result: Raised, now: datetime, fraction: Callable[[], float]) -> TaskOutcome:
@@ -100,6 +105,7 @@ def _asked(
         schema = {} if asked.schema is None else json_schema_of(asked.schema)
     except DocketError as error:
         raise _Refused("bad_interrupt", f"node {node.id!r} gives no usable answer schema: {error}") from error
+    schema = _keep(schema, f"interrupt {asked.field!r} schema", options)
     payload = _keep(asked.payload, f"interrupt {asked.field!r} payload", options)
     interrupt = OpenInterrupt(
         id=f"{task.task_id}.{task.asked + 1}",

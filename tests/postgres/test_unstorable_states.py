@@ -22,8 +22,8 @@ def test_an_answer_schema_that_is_no_json_fails_the_run_and_not_its_vehicle(plac
     run = rig.run()
     assert run.status is RunStatus.FAILED
     assert run.failure is not None
-    assert run.failure.code == "not_storable"
-    assert "JSON" in run.failure.message
+    assert run.failure.code == "value_refused"
+    assert "schema.enum[0]: is nan, which JSON does not have" in run.failure.message
     assert (rig.info().claim_attempts, rig.info().claimed_at) == (0, None)
 
 

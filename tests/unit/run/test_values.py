@@ -7,7 +7,7 @@ import enum
 import math
 import uuid
 from collections import OrderedDict, UserDict, namedtuple
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -253,6 +253,45 @@ def test_a_foreign_object_that_cannot_be_read_is_a_refusal() -> None:
 
     assert "RuntimeError: gone" in refusal({"k": Broken(a=1)}).reason
     assert refusal({"k": Broken(a=1)}).path == "$.field.k"
+
+
+class BrokenList(list):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        raise RuntimeError("gone")
+
+
+class BrokenZone(tzinfo):
+    def utcoffset(self, at: datetime | None) -> Any:
+        raise RuntimeError("gone")
+
+
+class BrokenDecimal(Decimal):
+    def __str__(self) -> str:
+        raise RuntimeError("gone")
+
+
+class BrokenEnum(enum.Enum):
+    ONE = 1
+
+    @property
+    def value(self) -> Any:
+        raise RuntimeError("gone")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        BrokenList([1]),
+        datetime(2024, 1, 1, tzinfo=BrokenZone()),
+        time(12, tzinfo=BrokenZone()),
+        BrokenDecimal("1.1"),
+        BrokenEnum.ONE,
+    ],
+    ids=lambda broken: type(broken).__name__,
+)
+def test_so_is_a_value_of_whatever_kind_whose_own_code_raises(broken: Any) -> None:
+    refused = refusal({"k": [broken]})
+    assert (refused.path, refused.reason) == ("$.field.k[0]", "cannot be read: RuntimeError: gone")
 
 
 def test_keys_that_would_become_one_are_refused() -> None:

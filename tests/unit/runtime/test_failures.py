@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import UserDict
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from docket_celery import START, Graph
+from docket_celery import START, Graph, Interrupt, Sleep
 from docket_celery.run.document import RunStatus
 from docket_celery.runtime.failures import failure_of, printable
 from docket_celery.testing import run_inline
@@ -48,11 +50,23 @@ def caused_by_thousands() -> Exception:
     return error
 
 
+class NeitherTrueNorFalse(Exception):
+    def __bool__(self) -> bool:
+        raise RuntimeError("no answer")
+
+
+def caused_by_what_is_neither_true_nor_false() -> Exception:
+    error = ValueError("outer")
+    error.__cause__ = NeitherTrueNorFalse("inner")
+    return error
+
+
 HARD = {
     "self": caused_by_itself,
     "circle": caused_in_a_circle,
     "thousands": caused_by_thousands,
     "unprintable": Unprintable,
+    "cause without a truth": caused_by_what_is_neither_true_nor_false,
     "keyword": lambda: NeedsKeyword(code=3),
     "huge": lambda: ValueError("x" * 10_000_000),
     "odd text": lambda: ValueError("a\x00b \ud800"),
@@ -76,6 +90,62 @@ def test_any_exception_becomes_a_bounded_failure_that_names_node_and_type(make: 
     assert failure.message
     assert len(json.dumps(asdict(failure))) < 64 * 1024
     json.dumps(asdict(failure)).encode("utf-8")
+
+
+class Closed(UserDict):  # type: ignore[type-arg]
+    """As a shelf or a row whose file or session is closed."""
+
+    def __iter__(self) -> Any:
+        raise ValueError("it is closed")
+
+
+class NoRepr:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def asking(**attributes: Any) -> Interrupt:
+    asked = Interrupt("x")
+    for name, value in attributes.items():
+        setattr(asked, name, value)
+    return asked
+
+
+UNREADABLE = {
+    "mapping": lambda: Closed(x=1),
+    "name of a field": lambda: {NoRepr(): 1},
+    "key": lambda: {"x": {NoRepr(): 1}},
+    "writes of a sleep": lambda: Sleep(1, writes=Closed(x=1)),
+    "field of a question": lambda: asking(field=[]),
+    "deadline of a question": lambda: asking(timeout=math.nan, default=1),
+}
+
+
+@pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_a_node_returned_and_nobody_can_read_is_its_failure(make: Any) -> None:
+    result = run_inline(Graph("g").field("x").node("a", make).edge(START, "a"))
+    failure = result.run.failure
+    assert failure is not None
+    assert (failure.code, failure.node) == ("bad_return", "a")
+    assert "cannot be read" in failure.message
+
+
+ENDLESS = "k\x00" * 1_000_000
+LONG_WINDED = {
+    "name of a field": lambda: {ENDLESS: 1},
+    "path of a violation": lambda: {"x": {ENDLESS: "no number"}},
+    "field of a question": lambda: Interrupt(ENDLESS),
+}
+
+
+@pytest.mark.parametrize("make", LONG_WINDED.values(), ids=LONG_WINDED.keys())
+def test_a_failure_quotes_what_a_node_returned_but_never_at_length(make: Any) -> None:
+    graph = Graph("g").field("x", dict[str, int]).node("a", make).edge(START, "a")
+    result = run_inline(graph)
+    assert result.run.failure is not None
+    for text in (result.run.failure.message, *(str(dict(event.data)) for event in result.events)):
+        assert len(text) < 8_000
+        assert "\x00" not in text
 
 
 def test_the_nearest_causes_are_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -139,3 +140,13 @@ def test_an_interrupt_for_an_unknown_field_is_the_nodes_failure() -> None:
     result = run_inline(bad)
     assert result.run.failure is not None
     assert result.run.failure.code == "unknown_field"
+
+
+@pytest.mark.parametrize(
+    ("schema", "code"), [({"const": "x" * 2_000}, "payload_too_large"), ({"const": math.inf}, "value_refused")]
+)
+def test_the_schema_of_an_answer_is_bounded_as_a_value_is(schema: Any, code: str) -> None:
+    asking = Graph("g").field("x").node("a", lambda: Interrupt("x", schema=schema)).edge(START, "a")
+    result = run_inline(asking, options=RuntimeOptions(max_value_bytes=1_024))
+    assert result.run.failure is not None
+    assert (result.run.failure.code, "schema" in result.run.failure.message) == (code, True)
