@@ -19,6 +19,7 @@ from docket_celery.runtime.executor import (
     Returned,
     Started,
     arguments_of,
+    in_time,
     timed_out,
 )
 
@@ -29,8 +30,16 @@ Report = Callable[[int, AttemptResult], None]
 def run_together(
     attempts: Sequence[tuple[int, Started]], may_begin: MayBegin, report: Report, monotonic: Callable[[], float]
 ) -> None:
-    """Carries out started attempts and reports each result as it comes. Returns when none of them runs."""
-    asyncio.run(_together(attempts, may_begin, report, monotonic))
+    """Carries out started attempts and reports each result as it comes. Returns when none of them runs.
+
+    A node that ends the loop, or cancels whatever runs in it, has ended its siblings too: that is what they raised. A
+    result that was reported before stands.
+    """
+    try:
+        asyncio.run(_together(attempts, may_begin, report, monotonic))
+    except BaseException as error:
+        for index, _ in attempts:
+            report(index, Raised(error=error))
 
 
 async def _together(
@@ -46,11 +55,14 @@ async def _one(
     if not may_begin(attempt.timeout):
         report(index, NotBegun())
         return
-    task = asyncio.ensure_future(_call(attempt))
+
+    async def carried_out() -> None:
+        # Reported by the node's own task: the loop may be ended before another one gets to it.
+        report(index, in_time(attempt, await _call(attempt), monotonic))
+
+    task = asyncio.ensure_future(carried_out())
     await asyncio.wait({task}, timeout=None if deadline is None else max(deadline - monotonic(), 0.0))
-    if task.done() and (deadline is None or monotonic() < deadline):
-        report(index, task.result())
-    else:
+    if not task.done():
         task.cancel()
         report(index, timed_out(attempt))
 

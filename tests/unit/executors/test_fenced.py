@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.attempts import SOON, attempt
@@ -264,6 +265,38 @@ def test_what_a_coroutine_raises_is_its_own(executor: FencedExecutor) -> None:
         SystemExit,
         asyncio.CancelledError,
     ]
+
+
+async def stops_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+async def cancels_everything() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+async def leaves_an_exit_behind() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("ends", [stops_the_loop, cancels_everything, leaves_an_exit_behind])
+def test_siblings_whose_loop_is_ended_do_not_wait_for_their_deadlines(executor: FencedExecutor, ends: Any) -> None:
+    async def at_once() -> str:
+        return "done"
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    results = executor.execute(
+        [attempt(at_once, timeout=60.0), attempt(ends, timeout=60.0), attempt(waits, timeout=60.0)]
+    )
+    assert results[0] == Returned(value="done")
+    assert not is_timeout(results[1])
+    assert isinstance(results[2], Raised)
+    assert not is_timeout(results[2])
+    assert eventually_none_left(executor)
 
 
 GREEN = """
