@@ -22,6 +22,7 @@ from docket_celery.runtime.executor import (
     always,
     in_time,
     is_keyboard_interrupt,
+    is_loop_running,
     never,
     timed_out,
 )
@@ -56,7 +57,8 @@ class NodeExecutor:
         if not attempts:
             return []
         interrupter = self._interrupter
-        if len(attempts) == 1 and interrupter is not None and interrupter.can_run_here():
+        needs_other_thread = len(attempts) > 1 or (attempts[0].node.is_async and is_loop_running())
+        if not needs_other_thread and interrupter is not None and interrupter.can_run_here():
             return [self._alone(attempts[0], may_begin, is_void, interrupter)]
         return self._fenced.execute(attempts, may_begin, is_void)
 

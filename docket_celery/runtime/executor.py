@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -133,12 +135,29 @@ def call(
     try:
         value = node.call(**arguments_of(attempt))
         if node.is_async:
-            value = asyncio.run(value)
+            value = _completed(value)
     except BaseException as error:
         if passes(error):
             raise
         return Raised(error=error)
     return Returned(value=value)
+
+
+def is_loop_running() -> bool:
+    """Whether this thread is inside an event loop, as in a notebook: no second one can run in it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What the coroutine returns, from a loop of its own in this thread or, inside one that runs, in another."""
+    if not is_loop_running():
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def arguments_of(attempt: Started) -> Mapping[str, Any]:

@@ -348,6 +348,20 @@ def test_outside_the_main_thread_a_node_is_fenced_off(executor: NodeExecutor) ->
     assert executor.overdue.count == 1
 
 
+def test_inside_a_running_loop_a_coroutine_is_fenced_off(executor: NodeExecutor) -> None:
+    """As where somebody drains in a notebook, or in an async web application."""
+
+    async def one() -> int:
+        return 1
+
+    async def caller() -> list[AttemptResult]:
+        return [run(executor, attempt(node)) for node in (one, lambda: 1, awaits)]
+
+    done, plain, late = asyncio.run(caller())
+    assert (done, plain) == (Returned(value=1), Returned(value=1))
+    assert is_timeout(late)
+
+
 def test_the_interruption_is_no_exception_that_broad_handlers_catch() -> None:
     assert issubclass(DeadlineReached, KeyboardInterrupt)
     assert not issubclass(DeadlineReached, Exception)

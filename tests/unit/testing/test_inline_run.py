@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -129,3 +130,14 @@ def test_a_function_may_leave_a_question_open() -> None:
     result = run_inline(order, {"order_id": "o-1"}, stubs=STUBS, resolve=lambda open_: UNANSWERED)
     assert result.status is RunStatus.WAITING
     assert [open_.field for open_ in result.interrupts] == ["approved"]
+
+
+def test_a_coroutine_runs_to_its_end_inside_a_running_loop_too() -> None:
+    async def node() -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {"n": 1}
+
+    async def notebook() -> Any:
+        return run_inline(Graph("g").field("n", int).node("a", node).edge(START, "a")).fields
+
+    assert asyncio.run(notebook()) == {"n": 1}
