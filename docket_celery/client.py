@@ -6,7 +6,6 @@ A verb that makes a run due nudges the fleet once the change is durable; the bro
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -24,9 +23,11 @@ from docket_celery.errors import (
     InvalidInput,
     InvalidMutation,
     RunPoisoned,
+    shown,
 )
 from docket_celery.graph.diagnostics import Diagnostic, Severity
 from docket_celery.graph.document import Graph
+from docket_celery.graph.elements import LONGEST_DELAY
 from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.programs import Incompatible
@@ -129,6 +130,8 @@ class Client(ABC):
         self, graph_id: str, *, limit: int = 50, before: GraphRef | None = None
     ) -> GraphVersionPage:
         """Versions of one graph, newest first."""
+        if before is not None and not isinstance(before, GraphRef):
+            raise InvalidInput(f"before must be a GraphRef, got {shown(before)}")
         return self.storage.graphs.list_graph_versions(self._scope(), graph_id, limit=limit, before=before)
 
     def list_graphs(self, *, limit: int = 50, after: str | None = None) -> tuple[GraphVersion, ...]:
@@ -222,12 +225,13 @@ class Client(ABC):
         `RunPoisoned` carries the `RunInfo` of a run that its claim limits halted. `AwaitTimeout` after `timeout`
         seconds.
         """
+        # Compared, since `isnan` takes no integer that is beyond a float.
         if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout)
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout <= float("inf")
         ):
-            raise InvalidInput(f"timeout must be a number of seconds or None, got {timeout!r}")
+            raise InvalidInput(f"timeout must be a number of seconds or None, got {shown(timeout)}")
         clock = self.engine.clock
-        until = None if timeout is None else clock.monotonic() + timeout
+        until = None if timeout is None else clock.monotonic() + min(timeout, LONGEST_DELAY)
         pause = FIRST_POLL
         while True:
             info = self.inspect_run(run_id)
@@ -297,7 +301,7 @@ class Client(ABC):
         A run that crashes its vehicle does not stop the others; the first such error is raised at the end.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise InvalidInput(f"limit must be a whole number from 1 on or None, got {limit!r}")
+            raise InvalidInput(f"limit must be a whole number from 1 on or None, got {shown(limit)}")
         return drain_due(self.engine, limit=limit)
 
     def prune(
@@ -376,4 +380,4 @@ def _statuses(status: RunStatus | str | Sequence[RunStatus | str] | None) -> tup
         return tuple(RunStatus(value) for value in given)
     except (TypeError, ValueError) as error:
         known = ", ".join(status.value for status in RunStatus)
-        raise InvalidInput(f"status must be one of {known}, got {status!r}") from error
+        raise InvalidInput(f"status must be one of {known}, got {shown(status)}") from error

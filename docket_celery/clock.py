@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from docket_celery.errors import InvalidInput
+from docket_celery.errors import InvalidInput, shown
 
 
 def utc_instant(instant: object, what: str) -> datetime:
@@ -23,11 +23,11 @@ def utc_instant(instant: object, what: str) -> datetime:
     Only instants are stored: a naive time means another moment in every process, so it is refused.
     """
     if not isinstance(instant, datetime) or instant.utcoffset() is None:
-        raise InvalidInput(f"{what} must be an aware datetime, got {instant!r}")
+        raise InvalidInput(f"{what} must be an aware datetime, got {shown(instant)}")
     try:
         return instant.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidInput(f"{what} must lie within the years 1 to 9999 in UTC, got {instant!r}") from error
+        raise InvalidInput(f"{what} must lie within the years 1 to 9999 in UTC, got {shown(instant)}") from error
 
 
 class Clock(Protocol):

@@ -6,13 +6,12 @@ Built from the keys that begin with `docket_` in a Celery app's configuration, s
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from docket_celery.errors import ConfigError
+from docket_celery.errors import ConfigError, shown
 
 PREFIX: Final = "docket_"
 
@@ -26,9 +25,9 @@ def _text(*, pattern: str | None = None, optional: bool = False) -> Callable[[st
         if value is None and optional:
             return None
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"{key} must be a non-empty string, got {value!r}")
+            raise ConfigError(f"{key} must be a non-empty string, got {shown(value)}")
         if pattern is not None and not re.fullmatch(pattern, value):
-            raise ConfigError(f"{key} must match {pattern}, got {value!r}")
+            raise ConfigError(f"{key} must match {pattern}, got {shown(value)}")
         return value
 
     return check
@@ -38,10 +37,10 @@ def _seconds(low: float, high: float = 10 * 365 * 86_400.0, *, optional: bool = 
     def check(key: str, value: Any) -> Any:
         if value is None and optional:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ConfigError(f"{key} must be a number of seconds, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{key} must be a number of seconds, got {shown(value)}")
         if not low <= value <= high:
-            raise ConfigError(f"{key} must be from {low:g} to {high:g} seconds, got {value!r}")
+            raise ConfigError(f"{key} must be from {low:g} to {high:g} seconds, got {shown(value)}")
         return float(value)
 
     return check
@@ -52,9 +51,9 @@ def _whole(low: int, high: int = 2**31 - 1, *, optional: bool = False) -> Callab
         if value is None and optional:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{key} must be a whole number, got {value!r}")
+            raise ConfigError(f"{key} must be a whole number, got {shown(value)}")
         if not low <= value <= high:
-            raise ConfigError(f"{key} must be from {low} to {high}, got {value!r}")
+            raise ConfigError(f"{key} must be from {low} to {high}, got {shown(value)}")
         return value
 
     return check
@@ -63,7 +62,7 @@ def _whole(low: int, high: int = 2**31 - 1, *, optional: bool = False) -> Callab
 def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
     def check(key: str, value: Any) -> Any:
         if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in allowed):
-            raise ConfigError(f"{key} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+            raise ConfigError(f"{key} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
         return value
 
     return check
@@ -76,8 +75,9 @@ def _in_flight(key: str, value: Any) -> Any:
 def _names(key: str, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
-        raise ConfigError(f"{key} must be a sequence of module names, got {value!r}")
+    iterable = isinstance(value, Iterable) and not isinstance(value, str)
+    if not iterable or not all(isinstance(name, str) and name for name in value):
+        raise ConfigError(f"{key} must be a sequence of module names, got {shown(value)}")
     return tuple(value)
 
 

@@ -28,17 +28,29 @@
     ├── RunPoisoned               awaited run was halted by its claim limits; carries its RunInfo
     └── AwaitTimeout              awaited run is still going
 
-The docstring says when; the message names the thing, the bound and the value.
+The docstring says when; the message names the thing, the bound and the value (`shown`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from docket_celery.graph.diagnostics import Diagnostic
+
+LONGEST_SHOWN: Final = 100
+"""Characters of a refused value that a message quotes."""
+
+
+def shown(value: object) -> str:
+    """A refused value as a message quotes it: cut to a bounded length, and whatever comes of its `repr`."""
+    try:
+        text = repr(value)
+    except Exception as error:  # Of an integer of thousands of digits, too.
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
 
 
 class DocketError(Exception):

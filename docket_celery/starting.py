@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from docket_celery.clock import utc_instant
 from docket_celery.engine import Engine
-from docket_celery.errors import InvalidInput, ValueRefused
+from docket_celery.errors import InvalidInput, ValueRefused, shown
 from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Run
@@ -92,7 +92,9 @@ def _wake(engine: Engine, made: Sequence[tuple[Moment, Started]]) -> None:
 
 
 def _first_moment(engine: Engine, plan: RuntimeGraph, input: Input | None) -> Moment:
-    return propose_init(plan, engine.ids.run_id(), input or {}, now=engine.clock.now(), options=engine.options)
+    return propose_init(
+        plan, engine.ids.run_id(), {} if input is None else input, now=engine.clock.now(), options=engine.options
+    )
 
 
 def _numbered(engine: Engine, plan: RuntimeGraph, index: int, input: Input | None) -> Moment:
@@ -107,8 +109,8 @@ def _numbered(engine: Engine, plan: RuntimeGraph, index: int, input: Input | Non
 def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str | None]:
     if keys is None:
         return [None] * count
-    if isinstance(keys, str) or len(keys) != count:
-        raise InvalidInput(f"keys must name each of the {count} inputs or be left out, got {len(keys)}")
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or len(keys) != count:
+        raise InvalidInput(f"keys must name each of the {count} inputs or be left out, got {shown(keys)}")
     for index, key in enumerate(keys):
         if key is not None:
             check_name(key, f"keys[{index}]")

@@ -49,7 +49,7 @@ def verify(
     """Everything that is wrong with the graph, ordered by path; empty when it is sound.
 
     default_max_supersteps  bound that the runtime will apply to a graph which sets none
-    max_value_bytes         bound on defaults, constants and configurations as JSON
+    max_value_bytes         bound on schemas, defaults, constants and configurations as JSON
     """
     contracts, diagnostics = _contracts(graph, resolver)
     diagnostics += _rules(graph, contracts, default_max_supersteps, max_value_bytes)

@@ -13,7 +13,7 @@ from dataclasses import field as attribute
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from docket_celery.errors import GraphFormatError
+from docket_celery.errors import GraphFormatError, shown
 from docket_celery.graph import serializer
 from docket_celery.graph.elements import NO_RETRY, UNSET, ConstantInput, Edge, Field, FieldInput, Node, Retry
 from docket_celery.graph.format import document_schema
@@ -49,7 +49,7 @@ class Graph:
     def __post_init__(self) -> None:
         _check_text(self.id, "the graph's id")
         if self.max_supersteps is not None and type(self.max_supersteps) is not int:
-            raise GraphFormatError(f"max_supersteps must be a whole number, got {self.max_supersteps!r}")
+            raise GraphFormatError(f"max_supersteps must be a whole number, got {shown(self.max_supersteps)}")
         for name in ("fields", "nodes", "edges"):
             parts = getattr(self, name)
             if not isinstance(parts, MappingProxyType):
@@ -96,7 +96,7 @@ class Graph:
         _check_optional_text(writes, f"{path}.writes")
         _check_optional_text(queue, f"{path}.queue")
         if retry is not None and not isinstance(retry, Retry):
-            raise GraphFormatError(f"{path}.retry: must be a Retry, got {retry!r}")
+            raise GraphFormatError(f"{path}.retry: must be a Retry, got {shown(retry)}")
         added = Node(
             id=id,
             call=_call(id, function_or_name, f"{path}.call"),
@@ -122,7 +122,7 @@ class Graph:
         _check_text(target, "an edge's target")
         _check_optional_text(when, f"edges to {target}: when")
         if not sources or len(set(sources)) < len(sources):
-            raise GraphFormatError(f"edges to {target}: a barrier needs sources, each once, got {list(sources)!r}")
+            raise GraphFormatError(f"edges to {target}: a barrier needs sources, each once, got {shown(list(sources))}")
         added = Edge(sources=sources, target=target, when=when, is_barrier=is_barrier)
         if added.id in self.edges:
             raise GraphFormatError(f"edges: {added.id!r} is already there")
@@ -211,7 +211,7 @@ def _binding(node_path: str, parameter: object, source: object, optional: bool =
         _check_text(source.field, path)
         if all(type(part) in (str, int) for part in source.path):
             return replace(source, path=tuple(source.path), optional=bool(source.optional))
-    raise GraphFormatError(f"{path}: must be a field's name, a FieldInput or a ConstantInput, got {source!r}")
+    raise GraphFormatError(f"{path}: must be a field's name, a FieldInput or a ConstantInput, got {shown(source)}")
 
 
 def _call(id: str, function_or_name: Callable[..., Any] | str, path: str) -> str:
@@ -225,7 +225,7 @@ def _call(id: str, function_or_name: Callable[..., Any] | str, path: str) -> str
 
 def _config(config: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     if config is not None and not isinstance(config, Mapping):
-        raise GraphFormatError(f"{path}: must be a mapping, got {config!r}")
+        raise GraphFormatError(f"{path}: must be a mapping, got {shown(config)}")
     return dict(plain_copy(config or {}, path))
 
 
@@ -233,7 +233,7 @@ def _seconds(value: float | None, path: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise GraphFormatError(f"{path}: must be a number of seconds, got {value!r}")
+        raise GraphFormatError(f"{path}: must be a number of seconds, got {shown(value)}")
     try:
         return float(value)
     except OverflowError:
@@ -242,7 +242,7 @@ def _seconds(value: float | None, path: str) -> float | None:
 
 def _check_text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise GraphFormatError(f"{what} must be a non-empty string, got {value!r}")
+        raise GraphFormatError(f"{what} must be a non-empty string, got {shown(value)}")
     return value
 
 

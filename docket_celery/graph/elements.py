@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from docket_celery.errors import GraphFormatError
+from docket_celery.errors import GraphFormatError, shown
 
 START: Final = "$start"
 """Source of the edges that a run begins with."""
@@ -19,6 +19,8 @@ FINISH: Final = "$finish"
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "UNSET", "__bool__": lambda self: False})()
 """Marks a field without a default (None is a value)."""
 
+MOST_COUNTED: Final = 2**63 - 1
+"""The highest bound on attempts or supersteps: what every reader of the document can hold."""
 LONGEST_DELAY: Final = 100 * 365 * 86_400.0
 """Seconds; every delay saturates here, so that no instant leaves what PostgreSQL and Python can hold."""
 
@@ -27,7 +29,7 @@ LONGEST_DELAY: Final = 100 * 365 * 86_400.0
 class Retry:
     """When a node's failed attempt is tried again.
 
-    max_attempts  attempts in all, the first included; at least 1
+    max_attempts  attempts in all, the first included; from 1 to 2^63 - 1
     backoff       seconds before the second attempt
     factor        what each further delay is multiplied with
     backoff_max   seconds no delay exceeds
@@ -41,8 +43,11 @@ class Retry:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise GraphFormatError(f"retry.max_attempts must be a whole number from 1 on, got {self.max_attempts!r}")
+        attempts = self.max_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_COUNTED:
+            raise GraphFormatError(
+                f"retry.max_attempts must be a whole number from 1 to 2^63 - 1, got {shown(attempts)}"
+            )
         for name, low, high in (
             ("backoff", 0.0, LONGEST_DELAY),
             ("factor", 0.0, 1_000.0),
@@ -51,7 +56,7 @@ class Retry:
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise GraphFormatError(f"retry.{name} must be a number from {low:g} to {high:g}, got {value!r}")
+                raise GraphFormatError(f"retry.{name} must be a number from {low:g} to {high:g}, got {shown(value)}")
 
     def delay(self, failed_attempts: int, fraction: float) -> float:
         """Seconds to wait after the `failed_attempts`-th failure (from 1). Saturates; never raises.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from docket_celery.errors import GraphFormatError
+from docket_celery.errors import GraphFormatError, shown
 
 MAX_DEPTH: Final = 200
 """Levels of lists and objects; the same bound as for committed values."""
@@ -24,8 +24,8 @@ def plain_copy(value: Any, path: str, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise GraphFormatError(f"{path}: keys must be strings, got {key!r}")
+                raise GraphFormatError(f"{path}: keys must be strings, got {shown(key)}")
         return {key: plain_copy(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_copy(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise GraphFormatError(f"{path}: must be plain JSON (give other types in their JSON form), got {value!r:.100}")
+    raise GraphFormatError(f"{path}: must be plain JSON (give other types in their JSON form), got {shown(value)}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from docket_celery.errors import GraphFormatError
+from docket_celery.errors import GraphFormatError, shown
 from docket_celery.graph.elements import NO_RETRY, UNSET, ConstantInput, Edge, Field, FieldInput, Node, Retry
 from docket_celery.graph.functions import check_parameter
 from docket_celery.graph.plain import plain_copy
@@ -94,7 +94,7 @@ def read(document: object) -> dict[str, Any]:
     reader = _Reader(document, "$")
     version = reader.take("version", int)
     if version != VERSION:
-        raise GraphFormatError(f"$.version: this release reads version {VERSION}, got {version!r}")
+        raise GraphFormatError(f"$.version: this release reads version {VERSION}, got {shown(version)}")
     attributes = {
         "id": _read_name(reader.take("id", str), "$.id"),
         "max_supersteps": reader.take("max_supersteps", int, None),
@@ -150,7 +150,7 @@ def _read_edge(item: object, path: str) -> Edge:
     is_barrier = isinstance(source, list)
     sources = [_read_name(one, f"{path}.from") for one in (source if is_barrier else [source])]
     if not sources or len(set(sources)) < len(sources):
-        raise GraphFormatError(f"{path}.from: must name sources, each once, got {sources!r}")
+        raise GraphFormatError(f"{path}.from: must name sources, each once, got {shown(sources)}")
     edge = Edge(
         sources=tuple(sorted(sources)),
         target=_read_name(reader.take("to", str), f"{path}.to"),
@@ -173,7 +173,7 @@ def _read_input(item: object, path: str) -> FieldInput | ConstantInput:
         return ConstantInput(value=plain_copy(constant, f"{path}.constant"))
     parts = reader.take("path", list, [])
     if not all(type(part) in (str, int) for part in parts):
-        raise GraphFormatError(f"{path}.path: must hold keys and list indexes, got {parts!r}")
+        raise GraphFormatError(f"{path}.path: must hold keys and list indexes, got {shown(parts)}")
     source = FieldInput(
         field=_read_name(reader.take("field", str), f"{path}.field"),
         path=tuple(parts),
@@ -202,7 +202,7 @@ def _read_retry(item: object, path: str) -> Retry:
 
 def _read_name(item: object, path: str) -> str:
     if not isinstance(item, str) or not item:
-        raise GraphFormatError(f"{path}: must be a non-empty string, got {item!r}")
+        raise GraphFormatError(f"{path}: must be a non-empty string, got {shown(item)}")
     return item
 
 
@@ -227,7 +227,7 @@ class _Reader:
 
     def __init__(self, item: object, path: str) -> None:
         if not isinstance(item, Mapping):
-            raise GraphFormatError(f"{path}: must be an object, got {item!r:.100}")
+            raise GraphFormatError(f"{path}: must be an object, got {shown(item)}")
         self._rest = dict(item)
         self._path = path
 
@@ -240,14 +240,14 @@ class _Reader:
         value = self._rest.pop(key)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             name = getattr(kind, "__name__", str(kind))
-            raise GraphFormatError(f"{self._path}.{key}: must be {name}, got {value!r:.100}")
+            raise GraphFormatError(f"{self._path}.{key}: must be {name}, got {shown(value)}")
         return value
 
     def take_number(self, key: str) -> float | None:
         """An optional number, as a float."""
         value = self.take(key, int | float, None)
         if isinstance(value, bool):
-            raise GraphFormatError(f"{self._path}.{key}: must be a number, got {value!r}")
+            raise GraphFormatError(f"{self._path}.{key}: must be a number, got {shown(value)}")
         try:
             return None if value is None else float(value)
         except OverflowError:

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from docket_celery.errors import ValueRefused
+from docket_celery.errors import ValueRefused, shown
 from docket_celery.run.document import JsonValue
 
 MAX_DEPTH: Final = 200
@@ -147,7 +147,7 @@ class _Walk:
         converted: dict[str, JsonValue] = {}
         for key, item in items:
             if not isinstance(key, str):
-                raise _Refused(f"keys must be strings, got {key!r:.100}")
+                raise _Refused(f"keys must be strings, got {shown(key)}")
             name = _text(str.__str__(key))
             if name in converted:
                 raise _Refused(f"two keys would both become {name!r:.100}")

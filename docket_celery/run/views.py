@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-from docket_celery.errors import InvalidInput
+from docket_celery.errors import InvalidInput, shown
 from docket_celery.run.document import Failure, Run, RunStatus
 from docket_celery.run.events import Event
 
@@ -103,7 +103,7 @@ class RunCursor:
             seconds, micro = divmod(micros, 1_000_000)
             started_at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=micro)
         except _NOT_OURS as error:
-            raise InvalidInput(f"cursor {text!r:.100} is not one that a page returned") from error
+            raise InvalidInput(f"cursor {shown(text)} is not one that a page returned") from error
         return cls(started_at=started_at, run_id=run_id)
 
 

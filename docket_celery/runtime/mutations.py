@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from docket_celery.errors import InactiveRun, InvalidInput, NotFound
+from docket_celery.errors import InactiveRun, InvalidInput, NotFound, shown
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event, EventType
@@ -28,11 +28,11 @@ def resolve_interrupt(
     if interrupt_id in run.answered:
         return None
     if run.status.is_terminal:
-        raise InactiveRun(f"run {run.id!r} is {run.status.value}; interrupt {interrupt_id!r} cannot be answered")
+        raise InactiveRun(f"run {run.id!r} is {run.status.value}; interrupt {shown(interrupt_id)} cannot be answered")
     interrupt = next((open_ for open_ in run.interrupts if open_.id == interrupt_id), None)
     if interrupt is None:
         open_ids = [open_.id for open_ in run.interrupts]
-        raise NotFound(f"run {run.id!r} has no open interrupt {interrupt_id!r}; open are {open_ids}")
+        raise NotFound(f"run {run.id!r} has no open interrupt {shown(interrupt_id)}; open are {open_ids}")
     kept = fitting(program, interrupt, answer, options)
     draft = Draft(answered(run, [(interrupt, kept)]), at=now)
     draft.emit(EventType.INTERRUPT_RESOLVED, node=interrupt.node, id=interrupt_id, field=interrupt.field)
@@ -69,5 +69,5 @@ def forced_cancel(cancelled: Run, event: Event) -> Moment:
 def check_reason(reason: object) -> str:
     """A reason as events keep it: readable text. `InvalidInput` for anything else, or more than is kept."""
     if not isinstance(reason, str) or len(reason) > LONGEST_MESSAGE:
-        raise InvalidInput(f"reason must be text of at most {LONGEST_MESSAGE} characters, got {reason!r:.100}")
+        raise InvalidInput(f"reason must be text of at most {LONGEST_MESSAGE} characters, got {shown(reason)}")
     return printable(reason)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from docket_celery.clock import utc_instant
-from docket_celery.errors import InvalidInput
+from docket_celery.errors import InvalidInput, shown
 from docket_celery.graph.elements import LONGEST_DELAY, UNSET
 from docket_celery.run.document import JsonValue
 
@@ -68,7 +68,7 @@ class Interrupt:
         default: Any = UNSET,
     ) -> None:
         if not isinstance(field, str) or not field:
-            raise InvalidInput(f"Interrupt needs the name of a field, got {field!r}")
+            raise InvalidInput(f"Interrupt needs the name of a field, got {shown(field)}")
         if timeout is not None and until is not None:
             raise InvalidInput(f"Interrupt {field!r} takes either timeout or until")
         if (timeout is None and until is None) is not (default is UNSET):
@@ -118,4 +118,4 @@ def _check_delay(seconds: object, what: str) -> None:
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DELAY
     ):
-        raise InvalidInput(f"{what} must be a number from 0 to {LONGEST_DELAY:g}, got {seconds!r}")
+        raise InvalidInput(f"{what} must be a number from 0 to {LONGEST_DELAY:g}, got {shown(seconds)}")

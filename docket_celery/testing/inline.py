@@ -94,7 +94,9 @@ class InlineRun:
             max_value_bytes=self._options.max_value_bytes,
         )
         self._program = replace(program, graph_hash=graph_hash(graph))
-        begun = propose_init(self._program, "run-inline", input or {}, now=self.clock.now(), options=self._options)
+        begun = propose_init(
+            self._program, "run-inline", {} if input is None else input, now=self.clock.now(), options=self._options
+        )
         self.run = begun.run
         self._events, self._history = list(begun.events), [begun.run]
 

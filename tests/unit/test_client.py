@@ -15,6 +15,7 @@ from docket_celery.errors import (
     AwaitTimeout,
     ClaimInvariant,
     ConfigError,
+    DocketError,
     InactiveRun,
     InvalidGraph,
     InvalidInput,
@@ -113,6 +114,41 @@ def test_a_start_time_without_a_zone_is_refused(start_at: Any) -> None:
         Rig().start(QUICK, start_at=start_at)
 
 
+@pytest.mark.parametrize("input", [[], "", 0, False])
+def test_only_a_mapping_or_nothing_is_an_input(input: Any) -> None:
+    rig = Rig()
+    with pytest.raises(InvalidInput, match="must be a mapping of fields"):
+        rig.verbs.start_run(rig.publish(QUICK), input)
+
+
+ENORMOUS = [10**5_000, "x" * 1_000_000]
+
+
+@pytest.mark.parametrize("value", ENORMOUS, ids=["int", "text"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda verbs, value: verbs.list_runs(limit=value),
+        lambda verbs, value: verbs.list_runs(status=value),
+        lambda verbs, value: verbs.list_runs(before=value),
+        lambda verbs, value: verbs.list_events("run-1", after_seq=value),
+        lambda verbs, value: verbs.list_graph_versions("g", before=value),
+        lambda verbs, value: verbs.for_tenant(value),
+        lambda verbs, value: verbs.drain(limit=[value]),
+        lambda verbs, value: verbs.await_run("run-1", timeout=[value]),
+        lambda verbs, value: verbs.cancel_run("run-1", reason=[value]),
+        lambda verbs, value: verbs.start_runs("quick", [None], keys=value),
+        lambda verbs, value: verbs.start_run("quick", start_at=value),
+    ],
+)
+def test_what_is_refused_is_quoted_at_short_length_whatever_it_is(ask: Any, value: Any) -> None:
+    rig = Rig()
+    rig.start(QUICK)
+    with pytest.raises(DocketError) as raised:
+        ask(rig.verbs, value)
+    assert len(str(raised.value)) < 400
+
+
 @pytest.mark.parametrize("input", [{"m": 1}, {"n": "three"}, {"n": float("nan")}], ids=["unknown", "type", "nan"])
 def test_an_input_that_does_not_fit_stores_nothing(input: dict[str, Any]) -> None:
     rig = Rig()
@@ -204,6 +240,13 @@ def test_waiting_gives_up_exactly_when_told_to() -> None:
     assert max(rig.pauses) == 0.5
     with pytest.raises(AwaitTimeout):
         rig.verbs.await_run(run.id, timeout=0)
+
+
+def test_a_timeout_beyond_every_clock_is_as_good_as_none() -> None:
+    rig = Rig()
+    run = rig.start(QUICK)
+    rig.drain()
+    assert rig.verbs.await_run(run.id, timeout=10**400).status is RunStatus.DONE
 
 
 def test_waiting_for_a_poisoned_run_raises_with_its_info() -> None:

@@ -66,7 +66,8 @@ def _value(field: Field, max_value_bytes: int | None) -> Iterator[Diagnostic]:
         )
     try:
         schema = Schema(field.schema)
-    except GraphFormatError as error:
+        normalise(field.schema, "$", max_bytes=max_value_bytes)
+    except (GraphFormatError, ValueRefused) as error:
         yield Diagnostic(code="invalid_schema", path=f"{path}.schema", message=str(error))
         return
     if field.default is not UNSET:

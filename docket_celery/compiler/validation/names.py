@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from bisect import bisect
 from collections.abc import Collection
 from typing import Final
 
-_TOO_MANY: Final = 1_000
-"""Comparing with more candidates than this costs more than the hint is worth."""
+_NEIGHBOURS: Final = 32
+"""Names before and after the mistyped one, in order, that it is compared with: a comparison is slow, and a large graph
+may have as many mistyped names as known ones."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """A hint that ends a sentence, such as `; did you mean 'total'?`, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1) if len(known) <= _TOO_MANY else []
+    ordered = sorted(known)
+    place = bisect(ordered, name)
+    close = difflib.get_close_matches(name, ordered[max(place - _NEIGHBOURS, 0) : place + _NEIGHBOURS], n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

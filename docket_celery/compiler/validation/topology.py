@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from docket_celery.compiler.validation.names import did_you_mean
+from docket_celery.errors import shown
 from docket_celery.graph.diagnostics import Diagnostic
 from docket_celery.graph.document import Graph
-from docket_celery.graph.elements import FINISH, START, Edge
+from docket_celery.graph.elements import FINISH, MOST_COUNTED, START, Edge
 
 NODE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
 LONGEST_GRAPH_ID: Final = 255
@@ -107,11 +108,11 @@ def _reached(graph: Graph) -> set[str]:
 
 def _bound(graph: Graph, default_max_supersteps: int | None) -> Iterator[Diagnostic]:
     if graph.max_supersteps is not None:
-        if graph.max_supersteps < 1:
+        if not 1 <= graph.max_supersteps <= MOST_COUNTED:
             yield Diagnostic(
                 code="invalid_max_supersteps",
                 path="max_supersteps",
-                message=f"must be at least 1, got {graph.max_supersteps}",
+                message=f"must be from 1 to 2^63 - 1, got {shown(graph.max_supersteps)}",
             )
     elif default_max_supersteps is None and (cycle := _cycle(graph)):
         yield Diagnostic(

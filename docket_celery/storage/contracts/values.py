@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from docket_celery.errors import InvalidInput
+from docket_celery.errors import InvalidInput, shown
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Change, CheckpointType, Moment, Park, ParkKind
@@ -33,11 +33,11 @@ _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 def check_name(value: object, what: str) -> str:
     """`value` if it can name something: a non-empty string that PostgreSQL can store and index. Else `InvalidInput`."""
     if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{what} must be a non-empty string, got {value!r}")
+        raise InvalidInput(f"{what} must be a non-empty string, got {shown(value)}")
     if len(value) > LONGEST_NAME:
         raise InvalidInput(f"{what} must have at most {LONGEST_NAME} characters, got {len(value)}")
     if _UNSTORABLE.search(value):
-        raise InvalidInput(f"{what} must not contain NUL or lone surrogates, got {value!r}")
+        raise InvalidInput(f"{what} must not contain NUL or lone surrogates, got {shown(value)}")
     return value
 
 

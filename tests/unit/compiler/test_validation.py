@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from typing import Any
 
@@ -57,6 +58,8 @@ def test_a_sound_graph_has_no_diagnostics() -> None:
         (SOUND.node("b", noop).edge(["a", "b"], "b"), "barrier_never_fires", "edges.[a, b] -> b"),
         (SOUND.edge("a", "a"), "unbounded_cycle", "max_supersteps"),
         (SOUND.with_max_supersteps(0), "invalid_max_supersteps", "max_supersteps"),
+        (SOUND.with_max_supersteps(10**5_000), "invalid_max_supersteps", "max_supersteps"),
+        (SOUND.field("x", {"const": float("nan")}), "invalid_schema", "fields.x.schema"),
         (SOUND.field("9x"), "invalid_field_name", "fields.9x"),
         (SOUND.field("é"), "invalid_field_name", "fields.é"),
         (SOUND.field("x" * 129), "invalid_field_name", "fields." + "x" * 129),
@@ -162,10 +165,34 @@ def test_a_near_miss_is_named() -> None:
     assert len(messages) == 2
 
 
+def test_in_a_large_graph_a_name_is_compared_with_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with each, a thousand mistyped names among a thousand take a worker half a minute."""
+    compared: list[int] = []
+    close = difflib.get_close_matches
+
+    def counting(word: str, possibilities: list[str], n: int) -> list[str]:
+        compared.append(len(possibilities))
+        return close(word, possibilities, n=n)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
+    large = SOUND
+    for number in range(1_000):
+        large = large.field(f"total_{number:04}")
+    (mistyped,) = verify(large.output("total_0500_"))
+    assert mistyped.message.endswith("; did you mean 'total_0500'?")
+    assert sum(compared) <= 100
+
+
 def test_values_are_bounded_in_size_when_a_bound_is_given() -> None:
-    graph = SOUND.field("x", default="x" * 100).node("b", noop, config={"k": "x" * 100}).edge("a", "b")
+    graph = (
+        SOUND.field("x", default="x" * 100)
+        .field("y", {"const": "y" * 100})
+        .node("b", noop, config={"k": "x" * 100})
+        .edge("a", "b")
+    )
     assert found(graph, max_value_bytes=50) == [
         ("default_refused", "fields.x.default"),
+        ("invalid_schema", "fields.y.schema"),
         ("config_refused", "nodes.b.config"),
     ]
     assert found(graph, max_value_bytes=500) == []

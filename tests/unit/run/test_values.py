@@ -253,6 +253,12 @@ def test_a_foreign_object_that_cannot_be_read_is_a_refusal() -> None:
 
     assert "RuntimeError: gone" in refusal({"k": Broken(a=1)}).reason
     assert refusal({"k": Broken(a=1)}).path == "$.field.k"
+    assert "cannot be shown" in refusal({"k": {BrokenKey(): 1}}).reason
+
+
+class BrokenKey:
+    def __repr__(self) -> str:
+        raise RuntimeError("gone")
 
 
 class BrokenList(list):  # type: ignore[type-arg]

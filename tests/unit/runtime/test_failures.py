@@ -114,7 +114,6 @@ def asking(**attributes: Any) -> Interrupt:
 UNREADABLE = {
     "mapping": lambda: Closed(x=1),
     "name of a field": lambda: {NoRepr(): 1},
-    "key": lambda: {"x": {NoRepr(): 1}},
     "writes of a sleep": lambda: Sleep(1, writes=Closed(x=1)),
     "field of a question": lambda: asking(field=[]),
     "deadline of a question": lambda: asking(timeout=math.nan, default=1),
