@@ -68,9 +68,10 @@ class Shift:
         self._stopping = stopping
         self._vehicle = Vehicle(engine, stopping=stopping)
 
-    def answer(self) -> NudgeReport:
+    def answer(self, found: Callable[[], None] = lambda: None) -> NudgeReport:
         """Answers a nudge. Where one run is due and nothing else, the slot takes it. Otherwise it claims for every free
-        slot, hands the other leases on, and works on the first itself.
+        slot, hands the other leases on, and works on the first itself. `found` is called once it has something to work
+        on, and before it does.
         """
         with self._slot() as (slot, until):
             slot.asked_at = self._engine.clock.monotonic()
@@ -81,6 +82,8 @@ class Shift:
             except StoreError:
                 logger.warning("the slot could not claim for a nudge", exc_info=True)
                 return NudgeReport(batch=None)
+            if batch.leases:
+                found()
             if slot.taken is not None:
                 self._dispatcher.tell(batch)
                 return NudgeReport(batch=batch, shift=self._go_on(lambda: self._drive_who_came(slot), slot, until))

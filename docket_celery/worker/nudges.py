@@ -3,7 +3,7 @@
 Each nudge opens a window. All who ask inside it are answered by one nudge when it ends, so that the end of a burst is
 never left to the tick. A window that many fell into is followed by one of twice its length: ten thousand starts cost
 a handful of nudges, while a few in a second are passed on one by one. Who answers nudges with scans keeps windows of
-the same kind. Knows neither broker nor database.
+the same kind, which are long only after scans in vain. Knows neither broker nor database.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def by_thread(seconds: float, call: Callable[[], None]) -> Alarm:
 
 class Windows:
     """The windows themselves: after one that `crowd` requests fell into comes one of twice its length. Not for several
-    threads at once, except for `enter`. `ends_at` is the end of the present one, in monotonic seconds.
+    threads at once, except for `enter` and `shorten`. `ends_at` is the end of the present one, in monotonic seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, crowd: int = CROWD) -> None:
@@ -62,6 +62,12 @@ class Windows:
                 return self.ends_at - now
             self.open(now)
             return 0.0
+
+    def shorten(self) -> None:
+        """Makes the present window one of the shortest: what was asked for was worth it."""
+        with self._lock:
+            self.ends_at -= self._length - SHORTEST
+            self._length = SHORTEST
 
     def count(self) -> None:
         """Somebody asked inside the window."""

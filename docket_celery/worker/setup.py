@@ -123,7 +123,7 @@ class Docket(Client):
 
     @cached_property
     def nudged(self) -> Windows:
-        """How often this process answers nudges with scans: ever less often while they come one after the other."""
+        """How often this process answers nudges with scans: ever less often while they come and find nothing."""
         return Windows(SystemClock().monotonic, crowd=1)
 
     @property

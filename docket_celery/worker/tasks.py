@@ -96,8 +96,8 @@ def _leased(docket: Docket, lease: Any) -> str:
 
 
 def _nudged(docket: Docket) -> str:
-    """What became of a nudge. Of many that come at once, as after a time without workers, the first makes a scan, and
-    one more is sent for all the others.
+    """What became of a nudge. Of many that come at once and in vain, as after a time without workers, the first makes a
+    scan, and one more is sent for all the others. One that finds something keeps nobody waiting.
     """
     if docket.stopping():
         docket.publisher.nudge()
@@ -105,7 +105,7 @@ def _nudged(docket: Docket) -> str:
     if wait := docket.nudged.enter():
         docket.publisher.wake(after=wait)
         return "left to the next nudge"
-    return str(_shift(docket).answer())
+    return str(_shift(docket).answer(found=docket.nudged.shorten))
 
 
 def _shift(docket: Docket) -> Shift:

@@ -112,7 +112,9 @@ def test_a_nudge_sends_the_other_leases_out_before_its_own_run_begins(published:
     out_by_then: list[int] = []
     for _ in range(4):
         rig.start(quick(function=lambda: out_by_then.append(len(published.leases))))
-    report = a_shift(rig, published).answer()
+    found: list[int] = []
+    report = a_shift(rig, published).answer(found=lambda: found.append(len(out_by_then)))
+    assert found == [0]
     assert out_by_then[0] == 2
     # The one that nobody was free for is what its slot goes on to.
     assert report.shift == ShiftReport(outcome=DONE, refilled=1)
@@ -179,7 +181,7 @@ def test_who_is_next_is_given_back_uncounted_when_the_process_is_ended_before_it
 
 def test_a_nudge_that_finds_nothing_ends_at_once(published: Published) -> None:
     rig = Rig()
-    assert str(a_shift(rig, published).answer()) == "nothing to claim"
+    assert str(a_shift(rig, published).answer(found=pytest.fail)) == "nothing to claim"
     assert rig.runs.count("take_due") == 0
 
 

@@ -163,6 +163,26 @@ def test_a_backlog_of_nudges_is_answered_by_few_scans_and_the_last_of_them_is_no
     assert windows.enter() == 0
 
 
+@pytest.mark.parametrize("apart", [0.02, 0.1, 0.3, 0.7])
+def test_nudges_that_are_worth_it_wait_for_no_more_than_a_moment(apart: float) -> None:
+    """Also where each comes as the answer to the one before, and after a crowd that came in vain."""
+    time = Time()
+    windows = Windows(time.monotonic, crowd=1)
+    for _ in range(300):
+        windows.enter()
+        time.advance(0.03)
+    waits = []
+    for _ in range(30):
+        waits.append(wait := windows.enter())
+        if wait:
+            time.advance(wait)
+            assert windows.enter() == 0
+        windows.shorten()
+        time.advance(apart)
+    assert waits[0] <= LONGEST
+    assert max(waits[1:]) <= SHORTEST
+
+
 def test_nudges_that_come_now_and_then_are_all_answered_at_once() -> None:
     time = Time()
     windows = Windows(time.monotonic, crowd=1)
