@@ -55,6 +55,7 @@ class Interrupter:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._signal: int | None = None
+        self._handler = self._signalled
         self._changed = threading.Condition()
         self._until: float | None = None
         self._is_void: IsVoid = never
@@ -69,6 +70,8 @@ class Interrupter:
             return False
         if self._signal is None:
             self._begin()
+        else:
+            self._listen(self._signal)
         return self._signal is not None
 
     def run(self, function: Callable[[], T], until: float, is_void: IsVoid = never) -> T:
@@ -90,9 +93,15 @@ class Interrupter:
         """Takes a signal and starts the watchdog, in the process and at the time of the first use."""
         found = find_signal()
         if found is not None:
-            signal.signal(found, self._signalled)
+            self._listen(found)
             self._signal = found
             threading.Thread(target=self._watch, name="docket-deadlines", daemon=True).start()
+
+    def _listen(self, number: int) -> None:
+        """Lets the signal reach its handler, whatever the node before has done to the signals of this process."""
+        if signal.getsignal(number) is not self._handler:
+            signal.signal(number, self._handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
 
     def _arm(self, until: float, is_void: IsVoid) -> None:
         """The watchdog is woken only for a deadline that comes before its next look."""

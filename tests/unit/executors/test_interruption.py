@@ -327,6 +327,33 @@ def test_the_alarm_of_the_user_stays_the_users_own(executor: NodeExecutor) -> No
         signal.signal(signal.SIGALRM, before)
 
 
+def takes_every_signal(disposition: signal.Handlers) -> None:
+    for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+        signal.signal(number, disposition)
+
+
+def blocks_every_signal() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
+
+
+@pytest.mark.parametrize(
+    "disarm",
+    [
+        lambda: takes_every_signal(signal.SIG_IGN),
+        lambda: takes_every_signal(signal.SIG_DFL),
+        blocks_every_signal,
+    ],
+    ids=["ignored", "default", "blocked"],
+)
+def test_what_a_node_does_to_the_signals_disarms_no_later_deadline(executor: NodeExecutor, disarm: Any) -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        assert run(executor, attempt(disarm)) == Returned(value=None)
+        assert is_timeout(run(executor, attempt(sleeps)))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def test_a_forked_child_has_deadlines_of_its_own(executor: NodeExecutor) -> None:
     assert run(executor, attempt(lambda: 1)) == Returned(value=1)
     pid = os.fork()
