@@ -12,9 +12,12 @@ from docket_celery.config import Config
 
 
 def queue_of(app: Celery, name: str) -> Queue:
-    """The queue of that name: the host's own, or what Celery would make of a missing one."""
+    """The queue of that name: the host's own, or what Celery would make of a missing one, arguments and all: a broker
+    refuses whoever declares one differently.
+    """
     queues = app.amqp.queues
-    queue: Queue = queues[name] if name in queues else queues.new_missing(name)
+    known = queues if name in queues else app.amqp.Queues([queues.new_missing(name)])
+    queue: Queue = known[name]
     return queue
 
 

@@ -13,7 +13,7 @@ from support.apps import a_docket
 
 from docket_celery import Docket
 from docket_celery.worker.publisher import DISPATCH
-from docket_celery.worker.queues import address_of, queue_of
+from docket_celery.worker.queues import address_of, make_known, queue_of
 
 DATABASE = "postgresql://127.0.0.1:9/never-asked"
 ELSEWHERE = {"exchange": "media", "routing_key": "media.video"}
@@ -89,3 +89,22 @@ def test_the_hosts_own_tasks_keep_their_address() -> None:
 )
 def test_an_address_leaves_nothing_open(queue: Queue, address: dict[str, str]) -> None:
     assert address_of(queue) == address
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task_queue_max_priority": 10},
+        {"task_create_missing_queue_type": "quorum", "task_default_queue_type": "quorum"},
+        {"task_default_exchange": "ours", "task_default_exchange_type": "topic", "task_queue_max_priority": 3},
+        {"task_create_missing_queues": False, "task_queue_max_priority": 10},
+    ],
+)
+def test_whoever_sends_declares_the_queue_as_whoever_consumes_it(settings: dict[str, Any]) -> None:
+    """RabbitMQ refuses a declaration that differs, and the message with it."""
+    docket = a_docket(DATABASE, broker="memory://", **settings)
+    as_sender = queue_of(docket.app, docket.config.queue)
+    make_known(docket.app, docket.config)
+    as_consumer = docket.app.amqp.queues[docket.config.queue]
+    assert (as_sender, as_sender.queue_arguments) == (as_consumer, as_consumer.queue_arguments)
+    assert (as_consumer.queue_arguments or {}).get("x-max-priority") == settings.get("task_queue_max_priority")
