@@ -101,13 +101,23 @@ class _Crew:
                 if self._round.is_over:
                     return self._round.results
                 for helper in helpers:
-                    self._threads.run(partial(self._help, helper))
+                    if not self._threads.run(partial(self._help, helper)):
+                        self._do_without(helper)
                 self._wait(look)
         finally:
             with self._lock:
                 left = self._round.close()
             for helper in left:
                 self._overdue.leave(helper)
+
+    def _do_without(self, helper: Helper) -> None:
+        """No thread can be had for this helper. If there is no other one either, its work is done here, in the calling
+        thread: what overruns its deadline then is judged when it ends.
+        """
+        with self._lock:
+            is_last = self._round.dismiss(helper)
+        if is_last:
+            self._help(helper)
 
     def _wait(self, until: float | None) -> None:
         """Until the round needs attention, at `until` at the latest."""

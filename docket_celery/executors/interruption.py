@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
+from docket_celery.daemons import begin_daemon
 from docket_celery.holds import is_held
 from docket_celery.runtime.executor import IsVoid, never
 
@@ -90,12 +91,16 @@ class Interrupter:
                 sys.settrace(traced)
 
     def _begin(self) -> None:
-        """Takes a signal and starts the watchdog, in the process and at the time of the first use."""
+        """Takes a signal and starts the watchdog, in the process and at the time of the first use. Neither without the
+        other.
+        """
         found = find_signal()
         if found is not None:
             self._listen(found)
             self._signal = found
-            threading.Thread(target=self._watch, name="docket-deadlines", daemon=True).start()
+            if begin_daemon(self._watch, "docket-deadlines") is None:
+                signal.signal(found, signal.SIG_DFL)
+                self._signal = None
 
     def _listen(self, number: int) -> None:
         """Lets the signal reach its handler, whatever the node before has done to the signals of this process."""

@@ -78,6 +78,11 @@ class Round:
             times.append(self._alone_until)
         return min(times, default=None)
 
+    def dismiss(self, helper: Helper) -> bool:
+        """Notes that a helper cannot come; whether nobody else helps."""
+        self._helpers.discard(helper)
+        return not self._helpers
+
     def take(self, helper: Helper) -> list[Begun]:
         """The helper's next share, whose time runs from now; empty when the helper is not needed any more. What it took
         before has ended.

@@ -7,11 +7,13 @@ the work that comes next.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
+
+from docket_celery.daemons import begin_daemon
 
 Work: TypeAlias = Callable[[], None]
 
@@ -36,15 +38,19 @@ class KeptThreads:
         self._idle: deque[SimpleQueue[Work]] = deque()
         """The inbox of each thread that waits for work. Whoever takes one out, in one indivisible step, owns it."""
 
-    def run(self, work: Work) -> None:
-        """Begins `work` in a thread that has none, or in a new one. A thread in which it raises ends."""
+    def run(self, work: Work) -> bool:
+        """Begins `work` in a thread that has none, or in a new one; False where none can be had. A thread in which it
+        raises ends.
+        """
         self._own_process()
         try:
             inbox = self._idle.pop()
         except IndexError:
             inbox = SimpleQueue()
-            threading.Thread(target=self._live, args=(inbox,), name="docket-nodes", daemon=True).start()
+            if begin_daemon(partial(self._live, inbox), "docket-nodes") is None:
+                return False
         inbox.put(work)
+        return True
 
     def _live(self, inbox: SimpleQueue[Work]) -> None:
         """A thread's whole life. It holds on to no work while it waits for the next."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from docket_celery.daemons import begin_daemon
 from docket_celery.errors import ClaimLost, StoreError
 from docket_celery.renewal.held import Held, Witness
 from docket_celery.storage.contracts.run_store import RunStore
@@ -60,8 +61,7 @@ class Renewal:
             if self._witness is not None:
                 self._witness.show(held)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="docket-renewal", daemon=True)
-                self._thread.start()
+                self._thread = begin_daemon(self._work, "docket-renewal")
 
     def drop(self, held: Held) -> None:
         with self._lock:

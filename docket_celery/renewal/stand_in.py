@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from docket_celery.daemons import begin_daemon
 from docket_celery.errors import StoreError
 from docket_celery.renewal.ledger import Entry, Holder, Ledger
 from docket_celery.storage.contracts.run_store import RunStore
@@ -44,7 +45,7 @@ class StandIn:
 
     def start(self) -> None:
         """Looks from a daemon thread from now on. Nothing stops it but the end of the process: renewal ends last."""
-        threading.Thread(target=self._work, name="docket-stand-in", daemon=True).start()
+        begin_daemon(self._work, "docket-stand-in")
 
     def look(self) -> None:
         """One look, and one statement if somebody is late."""

@@ -9,6 +9,7 @@ the same kind, which are long only after scans in vain. Knows neither broker nor
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from functools import partial
 from typing import Protocol
 
 from docket_celery.holds import held
+
+logger = logging.getLogger("docket_celery")
 
 SHORTEST = 0.05
 """Seconds of the first window."""
@@ -139,8 +142,13 @@ class Nudges:
             if self._due <= due:
                 return
             self._alarm.cancel()
-        self._due = due
-        self._alarm = self._later(due - now, partial(self._rang, due))
+        try:
+            alarm = self._later(due - now, partial(self._rang, due))
+        except RuntimeError as error:  # No thread can be had for it.
+            logger.warning("a nudge in %.2f s is left to the tick: %s", due - now, error)
+            self._forget()
+            return
+        self._due, self._alarm = due, alarm
         _pending.add(self)
 
     def _forget(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from docket_celery.daemons import begin_daemon
+
 
 class Registration:
     """Calls `register` when it is asked to, and `unregister` once in the end. Neither may raise."""
@@ -33,8 +35,7 @@ class Registration:
         with self._changed:
             self._wanted = self._asked = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="docket-registration", daemon=True)
-                self._thread.start()
+                self._thread = begin_daemon(self._work, "docket-registration")
             self._changed.notify_all()
 
     def end(self, *, patience: float) -> None:

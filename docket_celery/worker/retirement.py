@@ -14,6 +14,7 @@ from types import FrameType
 
 from billiard import pool
 
+from docket_celery.daemons import begin_daemon
 from docket_celery.executors import Overdue
 from docket_celery.executors.interruption import find_signal
 
@@ -47,7 +48,8 @@ def retire(overdue: Overdue) -> None:
 
     main = threading.get_ident()
     signal.signal(found, signalled)
-    threading.Thread(target=watch, name="docket-retirement", daemon=True).start()
+    if begin_daemon(watch, "docket-retirement") is None:
+        _retiring.discard(os.getpid())
 
 
 def _is_idle(frame: FrameType | None) -> bool:

@@ -16,12 +16,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import psycopg
 from psycopg.pq import ExecStatus
 
 from docket_celery.clock import Jitter, RandomJitter
+from docket_celery.daemons import begin_daemon
 from docket_celery.storage.contracts.fleet import Listening
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.locks import advisory_key
@@ -74,8 +76,7 @@ class Listener:
         if self._impossible or self._thread is not None:
             return
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, args=(self._stopping,), name="docket-listener", daemon=True)
-        self._thread.start()
+        self._thread = begin_daemon(partial(self._work, self._stopping), "docket-listener")
 
     def stop(self) -> None:
         """Gives the turn to the others. Bounded, whatever the server does."""

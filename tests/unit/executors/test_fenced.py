@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attempts import SOON, attempt
+from support.attempts import LIMIT, SOON, attempt
+from support.threadless import no_threads
 
 from docket_celery.executors import FencedExecutor
-from docket_celery.runtime.executor import Raised, Returned, is_timeout
+from docket_celery.runtime.executor import AttemptResult, Raised, Returned, is_timeout
 
 TESTS = Path(__file__).parents[2]
 
@@ -265,6 +266,46 @@ def test_what_a_coroutine_raises_is_its_own(executor: FencedExecutor) -> None:
         SystemExit,
         asyncio.CancelledError,
     ]
+
+
+def test_where_no_thread_can_be_had_siblings_run_one_after_the_other_in_the_calling_one(
+    executor: FencedExecutor,
+) -> None:
+    async def coroutine() -> int:
+        return threading.get_ident()
+
+    here = threading.get_ident()
+    with no_threads():
+        results = executor.execute(
+            [
+                attempt(threading.get_ident),
+                attempt(coroutine),
+                attempt(lambda: time.sleep(2 * LIMIT)),
+                attempt(coroutine),
+            ]
+        )
+    assert [results[index] for index in (0, 1, 3)] == [Returned(value=here)] * 3
+    assert is_timeout(results[2])
+
+
+def test_a_helper_that_cannot_come_leaves_its_share_to_the_others(executor: FencedExecutor) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def first() -> str:
+        began.set()
+        go_on.wait()
+        return "first"
+
+    results: list[AttemptResult] = []
+    siblings = [attempt(first, timeout=60.0), *(attempt(lambda: "later", timeout=60.0) for _ in range(3))]
+    assert executor.execute([attempt(lambda: None), attempt(lambda: None)])
+    caller = threading.Thread(target=lambda: results.extend(executor.execute(siblings)))
+    caller.start()
+    with no_threads():
+        assert began.wait(SOON)
+        go_on.set()
+        caller.join(SOON)
+    assert results == [Returned(value="first"), *[Returned(value="later")] * 3]
 
 
 async def stops_the_loop() -> None:

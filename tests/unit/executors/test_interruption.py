@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.attempts import LIMIT, SOON, attempt
+from support.threadless import no_threads
 
 from docket_celery.executors import NodeExecutor
 from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached
@@ -387,6 +388,15 @@ def test_inside_a_running_loop_a_coroutine_is_fenced_off(executor: NodeExecutor)
     done, plain, late = asyncio.run(caller())
     assert (done, plain) == (Returned(value=1), Returned(value=1))
     assert is_timeout(late)
+
+
+def test_without_a_thread_for_the_watchdog_a_node_is_not_left_without_a_deadline_for_ever(
+    executor: NodeExecutor,
+) -> None:
+    with no_threads():
+        assert run(executor, attempt(lambda: 1)) == Returned(value=1)
+        assert is_timeout(run(executor, attempt(lambda: time.sleep(2 * LIMIT))))
+    assert is_timeout(run(executor, attempt(sleeps)))
 
 
 def test_the_interruption_is_no_exception_that_broad_handlers_catch() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 from support.clock import eventually
 from support.faults import FaultyStore, unreachable
 from support.rig import Rig
+from support.threadless import no_threads
 
 from docket_celery import START, Graph
 from docket_celery.errors import ClaimLost
@@ -197,3 +199,16 @@ def test_a_witness_is_shown_each_claim_for_as_long_as_it_is_held() -> None:
     with holding(renewal, Held("run-1", "ours", 100.0)):
         assert shown.now == ["ours"]
     assert shown.now == []
+
+
+def test_a_process_that_once_had_no_thread_left_renews_as_soon_as_it_has_one() -> None:
+    rig = Rig()
+    renewal = Renewal(rig.runs, orphan_ttl=0.03, monotonic=time.monotonic)
+    rig.start(QUICK)
+    lease = rig.lease()
+    rig.runs.redeem_claim(lease, token="ours")
+    with no_threads():
+        renewal.hold(Held(lease.run_id, "ours", time.monotonic() + 100.0))
+    assert rig.runs.count("refresh_claims") == 0
+    renewal.hold(Held("run-2", "other", time.monotonic() + 100.0))
+    assert eventually(lambda: rig.runs.count("refresh_claims") > 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
+from support.threadless import no_threads
 
 from docket_celery.worker.nudges import CROWD, LONGEST, SHORTEST, Nudges, Windows, flush_all
 
@@ -147,6 +149,17 @@ def test_an_alarm_that_rings_too_late_to_be_cancelled_sends_nothing(rig: Rig) ->
     assert rig.sent == []
     rig.time.advance(0.3)
     assert rig.sent == pytest.approx([100.3])
+
+
+def test_a_nudge_that_no_thread_can_be_had_for_is_left_to_the_tick() -> None:
+    sent: list[int] = []
+    nudges = Nudges(lambda: sent.append(1), monotonic=time.monotonic)
+    with no_threads():
+        nudges.ask(after=0.01)
+    assert sent == []
+    nudges.flush()
+    nudges.ask()
+    assert sent == [1]
 
 
 @pytest.mark.parametrize("apart", [0.001, 0.03])
