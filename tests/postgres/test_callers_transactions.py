@@ -122,6 +122,14 @@ def test_an_autocommitting_psycopg_connection_has_committed_and_nudges_at_once(p
     assert place.nudges.after == [0.0]
 
 
+@pytest.mark.parametrize("rows", [psycopg.rows.scalar_row, psycopg.rows.class_row(GraphRef)])
+@pytest.mark.parametrize("cursors", [psycopg.Cursor, psycopg.ClientCursor, psycopg.RawCursor])
+def test_a_connection_may_read_rows_and_bind_values_in_its_own_way(place: Place, rows: Any, cursors: Any) -> None:
+    with psycopg.connect(place.url, row_factory=rows, cursor_factory=cursors) as connection:
+        run = place.docket.start_run(place.ref, connection=connection)
+    assert place.docket.fetch_run(run.id) == run
+
+
 def test_many_runs_join_a_transaction_like_one(place: Place) -> None:
     with psycopg.connect(place.url) as mine:
         place.docket.start_runs(place.ref, [{"n": n} for n in range(20)], connection=mine)

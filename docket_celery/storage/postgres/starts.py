@@ -174,11 +174,11 @@ def _check_connection(connection: Any) -> None:
 def _within(connection: psycopg.Connection[Any], work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
     """What `work` returns, done in a savepoint of the caller's transaction.
 
-    The cursor is the driver's own raw one: a framework's kind may bind or read values in another way.
+    The cursors are the driver's own raw ones: a framework's kind may bind or read values in another way.
     """
     if not connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
         # Without a transaction to join, the savepoint below would be a transaction of its own and commit.
-        connection.execute("SELECT")
+        psycopg.RawCursor(connection, row_factory=dict_row).execute("SELECT")
     with connection.transaction(), adapt(psycopg.RawCursor(connection, row_factory=dict_row)) as cursor:
         return work(cursor)
 
