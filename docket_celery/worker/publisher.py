@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from celery import Celery, uuid
@@ -81,6 +82,14 @@ def _in_one_exchange(producer: Producer, count: int) -> AbstractContextManager[A
         return nullcontext()
     batch: AbstractContextManager[Any] = producer.batch()  # type: ignore[no-untyped-call]
     return batch
+
+
+def _keep_client(channel: Any) -> None:
+    """Lets a channel of Redis, ours alone, make one client for all messages. Kombu makes one for each, which takes half
+    as long as all the rest of sending it. A client has nothing of its own but the channel's pool of connections.
+    """
+    if hasattr(channel, "Client"):
+        channel.Client = cache(channel.Client)
 
 
 class Publisher:
@@ -265,6 +274,7 @@ class Publisher:
     def _kept_producer(self) -> Producer:
         if self._producer is None:
             self._producer = self._app.amqp.Producer(bounded_connection(self._app), auto_declare=False)
+            _keep_client(self._producer.channel)
         return self._producer
 
     def _bound_queue(self, producer: Producer, name: str) -> Queue:

@@ -14,6 +14,7 @@ import pytest
 from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
 from kombu import Producer, Queue
 from kombu.transport.virtual import Channel
+from redis import Redis
 from support.apps import a_docket
 from support.clock import eventually
 
@@ -252,6 +253,23 @@ def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(d
     client.delete("docket")
     publisher.nudge()
     assert len(_received(docket, "docket")) == 1
+
+
+def test_one_client_of_redis_serves_all_messages(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
+    docket.publisher.nudge()
+    begin = Redis.__init__
+    made: list[Redis] = []
+
+    def counted(self: Redis, *arguments: Any, **options: Any) -> None:
+        made.append(self)
+        begin(self, *arguments, **options)
+
+    monkeypatch.setattr(Redis, "__init__", counted)
+    docket.publisher.nudge()
+    assert docket.publisher([_lease()]) == 1
+    assert made == []
+    monkeypatch.undo()
+    assert len(_received(docket, "docket")) == 3
 
 
 def test_a_nudge_goes_out_before_a_look_at_how_many_wait(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
