@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from support.builders import TTL, a_commit, a_scan
 from support.clock import eventually
-from support.meeting import LONG, Meetings
+from support.meeting import LONG, Meetings, end_statements_of_many
 from support.scene import RETAIN, Scene
 
 from docket_celery.errors import EventConflict, StaleFence, StoreUnavailable
@@ -202,16 +202,8 @@ def test_large_values_go_alone_and_the_others_together(
 def test_what_the_server_ends_because_there_are_so_many_is_done_one_by_one(
     place: Scene, meet: Meetings, beside: psycopg.Connection
 ) -> None:
-    """As a time limit of the user's own may do."""
     tokens = held(place, "a", "b", "c")
-    beside.execute(
-        "CREATE FUNCTION only_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '57014'; END IF; RETURN NULL; END $$"
-    )
-    beside.execute(
-        "CREATE TRIGGER only_one AFTER UPDATE ON runs REFERENCING NEW TABLE AS changed "
-        "FOR EACH STATEMENT EXECUTE FUNCTION only_one()"
-    )
+    end_statements_of_many(beside)
     done = meet(*(commit(place, ending(place, name, token)) for name, token in tokens.items()))
     assert [type(one) for one in done] == [Committed] * 3
     assert [name for name in meet.statements if name.startswith("commit_")] == ["commit_all", *["commit_release"] * 3]

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from support.builders import TTL, a_scan
 from support.clock import eventually
-from support.meeting import LONG, Meetings
+from support.meeting import LONG, Meetings, end_statements_of_many
 from support.scene import Scene
 
 from docket_celery.errors import CorruptRecord, StaleFence
@@ -144,15 +144,7 @@ def test_after_a_lost_reply_all_are_redeemed_and_counted_once(
 def test_what_the_server_ends_because_there_are_so_many_is_done_one_by_one(
     place: Scene, meet: Meetings, beside: psycopg.Connection
 ) -> None:
-    """As a time limit of the user's own may do."""
     leases = leased(place, "a", "b")
-    beside.execute(
-        "CREATE FUNCTION only_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '57014'; END IF; RETURN NULL; END $$"
-    )
-    beside.execute(
-        "CREATE TRIGGER only_one AFTER UPDATE ON runs REFERENCING NEW TABLE AS changed "
-        "FOR EACH STATEMENT EXECUTE FUNCTION only_one()"
-    )
+    end_statements_of_many(beside)
     assert kinds(meet(*(redeem(place, lease, name) for name, lease in leases.items()))) == [Redeemed] * 2
     assert of_redeeming(meet) == ["redeem_claims", "redeem_claim", "redeem_claim"]

@@ -15,7 +15,7 @@ from support.builders import a_commit, a_decision, new_commit_id
 from support.clock import eventually
 from support.scene import RETAIN, Scene
 
-from docket_celery.errors import StaleFence, StoreUnavailable
+from docket_celery.errors import NotFound, StaleFence, StoreUnavailable
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.values import SYSTEM, Mutated, MutationDecision, NoChange
 from docket_celery.storage.postgres import database, mutations, sessions
@@ -121,6 +121,13 @@ def test_a_claim_that_comes_in_between_is_revoked(place: Scene) -> None:
     assert place.info().claimed_at is None
     with pytest.raises(StaleFence):
         place.runs.commit(SYSTEM, a_commit(before, tokens[0], at=place.now, schedule=RETAIN))
+
+
+def test_a_run_that_is_gone_after_the_read_is_not_found(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    with pytest.raises(NotFound, match="run-1"):
+        Signal(place, lambda: beside.execute("DELETE FROM runs"))()
+    assert beside.execute("SELECT FROM run_events").fetchall() == []
 
 
 def test_a_row_that_stays_locked_after_the_read_is_given_up(

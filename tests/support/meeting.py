@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from support.clock import eventually
 
@@ -44,6 +45,18 @@ def noted(runs: Any) -> list[str]:
 
     runs._database.execute = noting
     return statements
+
+
+def end_statements_of_many(connection: psycopg.Connection) -> None:
+    """From now on the server ends a statement that changes several runs, as a time limit of the user's own may do."""
+    connection.execute(
+        "CREATE FUNCTION only_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '57014'; END IF; RETURN NULL; END $$"
+    )
+    connection.execute(
+        "CREATE TRIGGER only_one AFTER UPDATE ON runs REFERENCING NEW TABLE AS changed "
+        "FOR EACH STATEMENT EXECUTE FUNCTION only_one()"
+    )
 
 
 class Meetings:

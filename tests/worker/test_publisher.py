@@ -136,6 +136,29 @@ def test_of_leases_that_cannot_go_out_together_none_counts_as_gone(
     assert [message.payload[1]["lease"]["run_id"] for message in _received(docket, "docket")] == ["later"]
 
 
+def test_those_whose_sender_is_ended_in_the_middle_send_their_own(
+    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    futures, gate = waiting
+    post = docket.publisher._post
+    posted: list[str] = []
+
+    def end_the_second(producer: Any, letter: Any) -> None:
+        post(producer, letter)
+        posted.append(letter.kwargs["lease"]["run_id"])
+        if len(posted) == 2:
+            raise SystemExit(1)
+
+    monkeypatch.setattr(docket.publisher, "_post", end_the_second)
+    gate.set()
+    ended = [isinstance(future.exception(60), SystemExit) for future in futures]
+    assert sorted(ended) == [False, False, False, True]
+    gone = [f"run-{number}" for number, future in enumerate(futures) if not ended[number] and future.result(60) == 1]
+    assert len(gone) == 3
+    received = [message.payload[1]["lease"]["run_id"] for message in _received(docket, "docket")]
+    assert set(gone) <= set(received)
+
+
 def test_where_nobody_can_batch_messages_of_several_threads_go_one_by_one(
     docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
