@@ -20,6 +20,7 @@ from celery import Celery, uuid
 from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Producer
+from kombu.transport.virtual import Channel as VirtualChannel
 
 from docket_celery.config import Config
 from docket_celery.holds import held
@@ -71,7 +72,7 @@ class _Letter:
     queue: str
     kwargs: dict[str, Any]
     lifetime: float
-    unless: Callable[[Any], bool]
+    unless: Callable[[Producer], bool]
     fields: dict[str, Any]
     has_gone: bool | None = None
 
@@ -82,6 +83,15 @@ def _in_one_exchange(producer: Producer, count: int) -> AbstractContextManager[A
         return nullcontext()
     batch: AbstractContextManager[Any] = producer.batch()  # type: ignore[no-untyped-call]
     return batch
+
+
+def _channel_to_ask_on(producer: Producer) -> AbstractContextManager[Any]:
+    """For one question about a queue. A broker closes the channel when there is no such queue, so it is one for that
+    alone; but where kombu makes the channels itself, as for Redis, none is closed for it, and another one means another
+    connection.
+    """
+    channel = producer.channel
+    return nullcontext(channel) if isinstance(channel, VirtualChannel) else producer.connection.channel()
 
 
 def _keep_client(channel: Any) -> None:
@@ -152,16 +162,17 @@ class Publisher:
     def nudge(self) -> None:
         """Sends a nudge at once, whoever else asks: a vehicle message without a lease. The slot that takes it claims
         for the fleet, and drives one of the runs without a second message. Never raises.
+
+        Like a lease it is dropped by the broker or not at all: there are few, and one that is late costs a scan.
         """
         sent = self._send(
             VEHICLE,
             self._config.queue,
             {},
-            unless=lambda connection: self._enough and self._enough_wait(connection),
+            unless=lambda producer: self._enough and self._enough_wait(producer),
             argsrepr="()",
             kwargsrepr="nudge",
             lifetime=STALE,
-            expires=STALE,
         )
         if sent and not self._enough:
             self._look_now_and_then()
@@ -173,19 +184,19 @@ class Publisher:
             if self._unseen > 0 or self._producer is None:
                 return
             try:
-                self._enough_wait(self._producer.connection)
+                self._enough_wait(self._producer)
             except Exception as error:
                 self._drop_producer()
                 logger.debug("could not look at queue %s: %s", self._config.queue, error)
 
-    def _enough_wait(self, connection: Any) -> bool:
+    def _enough_wait(self, producer: Producer) -> bool:
         """Whether nobody takes the nudges: in a night without workers they would fill the broker. Looks now, and is to
         look each time while there are enough."""
         self._unseen = LOOK_EVERY
         try:
-            with connection.channel() as channel:
+            with _channel_to_ask_on(producer) as channel:
                 waiting = int(channel.queue_declare(queue=self._config.queue, passive=True).message_count)
-        except connection.channel_errors:
+        except producer.connection.channel_errors:
             waiting = 0  # There is no such queue yet.
         self._enough = waiting >= ENOUGH
         return self._enough
@@ -197,7 +208,7 @@ class Publisher:
         kwargs: dict[str, Any],
         *,
         lifetime: float,
-        unless: Callable[[Any], bool] = lambda _: False,
+        unless: Callable[[Producer], bool] = lambda _: False,
         **fields: Any,
     ) -> bool:
         """Sends one message. `lifetime` is told to the broker; `fields` are the message's own.
@@ -231,7 +242,7 @@ class Publisher:
         """
         try:
             producer = self._kept_producer()
-            due = [letter for letter in letters if not letter.unless(producer.connection)]
+            due = [letter for letter in letters if not letter.unless(producer)]
             with _in_one_exchange(producer, len(due)):
                 for letter in due:
                     self._post(producer, letter)

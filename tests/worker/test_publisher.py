@@ -14,7 +14,7 @@ import pytest
 from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
 from kombu import Producer, Queue
 from kombu.transport.virtual import Channel
-from redis import Redis
+from redis import Connection, Redis
 from support.apps import a_docket
 from support.clock import eventually
 
@@ -261,10 +261,11 @@ def test_a_nudge_is_a_vehicle_message_that_brings_no_lease(docket: Docket) -> No
     assert _received(docket, "docket.ticks") == []
 
 
-def test_a_nudge_goes_stale_no_sooner_than_a_tick(docket: Docket) -> None:
+def test_a_nudge_goes_stale_by_the_brokers_clock_alone(docket: Docket) -> None:
     docket.publisher.wake()
     (message,) = _received(docket, "docket")
-    assert datetime.fromisoformat(message.headers["expires"]) > datetime.now(UTC) + timedelta(hours=23)
+    assert message.headers["expires"] is None
+    assert int(message.properties["expiration"]) >= 24 * 3_600 * 1_000
 
 
 def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(docket: Docket) -> None:
@@ -293,6 +294,21 @@ def test_one_client_of_redis_serves_all_messages(docket: Docket, monkeypatch: py
     assert made == []
     monkeypatch.undo()
     assert len(_received(docket, "docket")) == 3
+
+
+def test_a_look_at_how_many_wait_needs_no_further_connection(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
+    docket.publisher.nudge()
+    begin = Connection.__init__
+    opened: list[Connection] = []
+
+    def counted(self: Connection, *arguments: Any, **options: Any) -> None:
+        opened.append(self)
+        begin(self, *arguments, **options)
+
+    monkeypatch.setattr(Connection, "__init__", counted)
+    for _ in range(2 * LOOK_EVERY):
+        docket.publisher.nudge()
+    assert opened == []
 
 
 def test_a_nudge_goes_out_before_a_look_at_how_many_wait(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
