@@ -49,7 +49,7 @@ class Workload:
 
 _FULL = (
     Workload(name="chain100", title="100-node chain, one process", unit="steps",
-             shape="chain", length=100, workers=1, runs=20),
+             shape="chain", length=100, workers=1, runs=60),
     Workload(name="chains10", title="10-node chains, two workers", unit="steps",
              shape="chain", length=10, workers=2, runs=1_000),
     Workload(name="drain", title="one-node runs, queued before two workers start", unit="runs",

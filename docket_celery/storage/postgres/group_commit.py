@@ -61,12 +61,14 @@ class _Queue(Generic[Request, Answer]):
     waiting: deque[_Place[Request, Answer]] = field(default_factory=deque)
     leader: _Place[Request, Answer] | None = None
 
-    def enter(self, place: _Place[Request, Answer]) -> None:
+    def enter(self, place: _Place[Request, Answer]) -> bool:
+        """Whether nobody else is here, so that this one leads at once."""
         with self.lock:
             if self.leader is None:
-                self._appoint(place)
-            else:
-                self.waiting.append(place)
+                self.leader = place
+                return True
+            self.waiting.append(place)
+            return False
 
     def overtake(self, place: _Place[Request, Answer]) -> bool:
         """Makes one that has waited too long the leader. False for one that is being seen to; but where its leader has
@@ -126,7 +128,8 @@ class GroupCommit(Generic[Request, Answer]):
         place: _Place[Request, Answer] = _Place(request)
         with held():  # No longer than a statement is.
             try:
-                queue.enter(place)
+                if queue.enter(place):
+                    return self._alone(request)
                 while not (place.turn.acquire(timeout=self._patience) or queue.overtake(place)):
                     pass
                 if not place.seen_to:
