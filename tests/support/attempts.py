@@ -15,6 +15,8 @@ LIMIT = 0.2
 """Seconds that an attempt has, where the test is about what happens then."""
 SOON = LIMIT + 1.5
 """Seconds within which it must be over: far more than it takes, far less than what the nodes would wait for."""
+AMPLE = 60.0
+"""Seconds for what is to come about in time: on no machine does it take as long."""
 
 
 def attempt(function: Callable[..., Any], timeout: float | None = LIMIT, **arguments: Any) -> Attempt:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attempts import LIMIT, SOON, attempt
+from support.attempts import AMPLE, LIMIT, SOON, attempt
+from support.clock import eventually, within
 from support.threadless import no_threads
 
 from docket_celery.executors import FencedExecutor
@@ -27,37 +28,36 @@ def executor() -> FencedExecutor:
 
 
 def eventually_none_left(executor: FencedExecutor) -> bool:
-    until = time.monotonic() + SOON
-    pause = threading.Event()
-    while executor.overdue.count and time.monotonic() < until:
-        pause.wait(0.01)
-    return executor.overdue.count == 0
+    return eventually(lambda: executor.overdue.count == 0)
 
 
 def test_siblings_run_at_the_same_time(executor: FencedExecutor) -> None:
     together = threading.Barrier(3)
-    results = executor.execute([attempt(lambda: together.wait(SOON), timeout=SOON) for _ in range(3)])
+    results = executor.execute([attempt(lambda: together.wait(AMPLE), timeout=AMPLE) for _ in range(3)])
     assert sorted(result.value for result in results if isinstance(result, Returned)) == [0, 1, 2]
 
 
 def test_siblings_that_are_done_at_once_share_a_thread() -> None:
-    executor = FencedExecutor(time.monotonic, grace=SOON)
-    results = executor.execute([attempt(threading.get_ident, timeout=SOON) for _ in range(8)])
+    executor = FencedExecutor(time.monotonic, grace=AMPLE)
+    results = executor.execute([attempt(threading.get_ident, timeout=AMPLE) for _ in range(8)])
     assert len({result.value for result in results if isinstance(result, Returned)}) == 1
 
 
 def test_threads_serve_one_superstep_after_the_other() -> None:
-    executor = FencedExecutor(time.monotonic)
+    executor = FencedExecutor(lambda: 0.0, grace=0.0)  # Threads do not grow old here.
     together = threading.Barrier(3)
 
     def meets() -> threading.Thread:
-        together.wait(SOON)
+        together.wait(AMPLE)
         return threading.current_thread()
 
-    rounds = [executor.execute([attempt(meets, timeout=SOON) for _ in range(3)]) for _ in range(20)]
-    threads = [result.value for results in rounds for result in results if isinstance(result, Returned)]
+    threads: list[threading.Thread] = []
+    for _ in range(20):
+        results = executor.execute([attempt(meets, timeout=AMPLE) for _ in range(3)])
+        threads += [result.value for result in results if isinstance(result, Returned)]
+        eventually(lambda: len(executor._threads._idle) == 3)
     assert len(threads) == 60
-    assert len(set(threads)) < 60
+    assert len(set(threads)) == 3
 
 
 def test_siblings_of_one_that_hangs_do_not_wait_for_its_deadline() -> None:
@@ -65,7 +65,7 @@ def test_siblings_of_one_that_hangs_do_not_wait_for_its_deadline() -> None:
     others = threading.Semaphore(0)
 
     def waits_for_the_others() -> bool:
-        return all(others.acquire(timeout=SOON) for _ in range(7))
+        return all(others.acquire(timeout=AMPLE) for _ in range(7))
 
     results = executor.execute(
         [attempt(waits_for_the_others, timeout=None), *[attempt(others.release, timeout=None) for _ in range(7)]]
@@ -108,7 +108,7 @@ def test_no_more_siblings_than_allowed_run_at_the_same_time(executor: FencedExec
         with lock:
             running[0] -= 1
 
-    results = executor.execute([attempt(counts, timeout=SOON) for _ in range(20)])
+    results = executor.execute([attempt(counts, timeout=AMPLE) for _ in range(20)])
     assert all(isinstance(result, Returned) for result in results)
     assert most[0] <= 3
 
@@ -116,16 +116,15 @@ def test_no_more_siblings_than_allowed_run_at_the_same_time(executor: FencedExec
 def test_results_come_in_the_order_of_the_attempts_whoever_ends_first(executor: FencedExecutor) -> None:
     first = threading.Event()
     results = executor.execute(
-        [attempt(lambda: first.wait(SOON) and "a", timeout=SOON), attempt(lambda: first.set() or "b", timeout=SOON)]
+        [attempt(lambda: first.wait(AMPLE) and "a", timeout=AMPLE), attempt(lambda: first.set() or "b", timeout=AMPLE)]
     )
     assert results == [Returned(value="a"), Returned(value="b")]
 
 
 def test_an_overdue_sibling_is_void_and_costs_the_others_nothing(executor: FencedExecutor) -> None:
     release = threading.Event()
-    began = time.monotonic()
-    results = executor.execute([attempt(release.wait), attempt(lambda: "done", timeout=SOON)])
-    assert time.monotonic() - began < SOON
+    with within(SOON):
+        results = executor.execute([attempt(release.wait), attempt(lambda: "done", timeout=AMPLE)])
     assert is_timeout(results[0])
     assert results[1] == Returned(value="done")
     assert executor.overdue.count == 1
@@ -144,23 +143,30 @@ def test_an_attempt_alone_is_left_behind_at_its_deadline_too(executor: FencedExe
 
 def test_overdue_siblings_make_room_for_those_that_wait(executor: FencedExecutor) -> None:
     release = threading.Event()
-    results = executor.execute([*[attempt(release.wait) for _ in range(3)], attempt(lambda: "late", timeout=SOON)])
+    results = executor.execute([*[attempt(release.wait) for _ in range(3)], attempt(lambda: "late", timeout=AMPLE)])
     assert [is_timeout(result) for result in results] == [True, True, True, False]
     release.set()
     assert eventually_none_left(executor)
 
 
 def test_the_wait_for_a_free_thread_is_not_the_nodes_time() -> None:
-    executor = FencedExecutor(time.monotonic, width=1)
-    results = executor.execute([attempt(lambda: threading.Event().wait(0.12)) for _ in range(4)])
-    assert results == [Returned(value=False)] * 4
+    now = [0.0]
+
+    def takes_its_time() -> None:
+        now[0] += LIMIT * 0.6
+
+    executor = FencedExecutor(lambda: now[0], width=1)
+    results = executor.execute([attempt(takes_its_time) for _ in range(4)])
+    assert [type(result) for result in results] == [Returned] * 4
+    assert now[0] > 2 * LIMIT
 
 
 def test_whatever_is_raised_in_a_helper_is_the_nodes_own(executor: FencedExecutor) -> None:
     def interrupts() -> None:
         raise KeyboardInterrupt
 
-    results = executor.execute([attempt(lambda: sys.exit(0)), attempt(interrupts), attempt(lambda: 1 / 0)])
+    nodes = (lambda: sys.exit(0), interrupts, lambda: 1 / 0)
+    results = executor.execute([attempt(node, timeout=AMPLE) for node in nodes])
     kinds = [type(result.error) for result in results if isinstance(result, Raised)]
     assert kinds == [SystemExit, KeyboardInterrupt, ZeroDivisionError]
 
@@ -168,11 +174,11 @@ def test_whatever_is_raised_in_a_helper_is_the_nodes_own(executor: FencedExecuto
 def test_a_helper_sees_the_callers_context(executor: FencedExecutor) -> None:
     name = contextvars.ContextVar("name", default="none")
     name.set("caller")
-    assert executor.execute([attempt(name.get)]) == [Returned(value="caller")]
+    assert executor.execute([attempt(name.get, timeout=AMPLE)]) == [Returned(value="caller")]
 
 
 def test_what_an_attempt_sets_in_its_context_reaches_nobody_else() -> None:
-    executor = FencedExecutor(time.monotonic, grace=SOON)
+    executor = FencedExecutor(time.monotonic, grace=AMPLE)
     name = contextvars.ContextVar("name", default="none")
     name.set("caller")
 
@@ -181,9 +187,10 @@ def test_what_an_attempt_sets_in_its_context_reaches_nobody_else() -> None:
         name.set("node")
         return before
 
-    assert executor.execute([attempt(renames), attempt(renames)]) == [Returned(value="caller")] * 2
+    both = [attempt(renames, timeout=AMPLE) for _ in range(2)]
+    assert executor.execute(both) == [Returned(value="caller")] * 2
     name.set("next")
-    assert executor.execute([attempt(renames), attempt(renames)]) == [Returned(value="next")] * 2
+    assert executor.execute(both) == [Returned(value="next")] * 2
     assert name.get() == "next"
 
 
@@ -198,7 +205,7 @@ def test_coroutines_share_one_loop(executor: FencedExecutor) -> None:
         return "met"
 
     results = executor.execute(
-        [attempt(meets, timeout=SOON, mine=0, other=1), attempt(meets, timeout=SOON, mine=1, other=0)]
+        [attempt(meets, timeout=AMPLE, mine=0, other=1), attempt(meets, timeout=AMPLE, mine=1, other=0)]
     )
     assert results == [Returned(value="met"), Returned(value="met")]
     assert loops[0] is loops[1]
@@ -216,10 +223,10 @@ def test_an_overdue_coroutine_is_cancelled_and_its_loop_ends(executor: FencedExe
     async def ends() -> str:
         return "done"
 
-    results = executor.execute([attempt(waits), attempt(ends)])
+    results = executor.execute([attempt(waits), attempt(ends, timeout=AMPLE)])
     assert is_timeout(results[0])
     assert results[1] == Returned(value="done")
-    assert cancelled.wait(SOON)
+    assert cancelled.wait(AMPLE)
     assert eventually_none_left(executor)
 
 
@@ -233,7 +240,7 @@ def test_a_coroutine_that_blocks_its_loop_is_left_behind_with_its_siblings(execu
         await asyncio.sleep(0)
         return "done"
 
-    results = executor.execute([attempt(blocks), attempt(ends), attempt(lambda: "thread", timeout=SOON)])
+    results = executor.execute([attempt(blocks), attempt(ends), attempt(lambda: "thread", timeout=AMPLE)])
     assert is_timeout(results[0])
     assert is_timeout(results[1])
     assert results[2] == Returned(value="thread")
@@ -261,7 +268,7 @@ def test_what_a_coroutine_raises_is_its_own(executor: FencedExecutor) -> None:
     async def cancels_itself() -> None:
         raise asyncio.CancelledError
 
-    results = executor.execute([attempt(exits), attempt(cancels_itself)])
+    results = executor.execute([attempt(exits, timeout=AMPLE), attempt(cancels_itself, timeout=AMPLE)])
     assert [type(result.error) for result in results if isinstance(result, Raised)] == [
         SystemExit,
         asyncio.CancelledError,
@@ -278,10 +285,10 @@ def test_where_no_thread_can_be_had_siblings_run_one_after_the_other_in_the_call
     with no_threads():
         results = executor.execute(
             [
-                attempt(threading.get_ident),
-                attempt(coroutine),
+                attempt(threading.get_ident, timeout=AMPLE),
+                attempt(coroutine, timeout=AMPLE),
                 attempt(lambda: time.sleep(2 * LIMIT)),
-                attempt(coroutine),
+                attempt(coroutine, timeout=AMPLE),
             ]
         )
     assert [results[index] for index in (0, 1, 3)] == [Returned(value=here)] * 3
@@ -297,14 +304,14 @@ def test_a_helper_that_cannot_come_leaves_its_share_to_the_others(executor: Fenc
         return "first"
 
     results: list[AttemptResult] = []
-    siblings = [attempt(first, timeout=60.0), *(attempt(lambda: "later", timeout=60.0) for _ in range(3))]
+    siblings = [attempt(first, timeout=AMPLE), *(attempt(lambda: "later", timeout=AMPLE) for _ in range(3))]
     assert executor.execute([attempt(lambda: None), attempt(lambda: None)])
     caller = threading.Thread(target=lambda: results.extend(executor.execute(siblings)))
     caller.start()
     with no_threads():
-        assert began.wait(SOON)
+        assert began.wait(AMPLE)
         go_on.set()
-        caller.join(SOON)
+        caller.join(AMPLE)
     assert results == [Returned(value="first"), *[Returned(value="later")] * 3]
 
 
@@ -331,7 +338,7 @@ def test_siblings_whose_loop_is_ended_do_not_wait_for_their_deadlines(executor: 
         await asyncio.Event().wait()
 
     results = executor.execute(
-        [attempt(at_once, timeout=60.0), attempt(ends, timeout=60.0), attempt(waits, timeout=60.0)]
+        [attempt(at_once, timeout=AMPLE), attempt(ends, timeout=AMPLE), attempt(waits, timeout=AMPLE)]
     )
     assert results[0] == Returned(value="done")
     assert not is_timeout(results[1])
@@ -344,7 +351,7 @@ GREEN = """
 from gevent import monkey; monkey.patch_all()
 import asyncio, signal, threading, time
 import gevent
-from support.attempts import attempt
+from support.attempts import AMPLE, attempt
 from docket_celery.runtime.executor import Returned, is_timeout
 from docket_celery.worker.pools import is_green, node_executor
 
@@ -360,15 +367,15 @@ async def hangs():
     await asyncio.Event().wait()
 
 def vehicle(text):
-    return executor.execute([attempt(coroutine, timeout=5.0, text=text), attempt(coroutine, timeout=5.0, text="s")])
+    return executor.execute([attempt(coroutine, timeout=AMPLE, text=name) for name in (text, "s")])
 
 release = threading.Event()
 overdue = gevent.spawn(executor.execute, [attempt(release.wait)])
-hanging = gevent.spawn(executor.execute, [attempt(hangs), attempt(coroutine, timeout=5.0, text="beside")])
+hanging = gevent.spawn(executor.execute, [attempt(hangs), attempt(coroutine, timeout=AMPLE, text="beside")])
 vehicles = [gevent.spawn(vehicle, str(number)) for number in range(5)]
-gevent.joinall([overdue, hanging, *vehicles], timeout=10, raise_error=True)
+gevent.joinall([overdue, hanging, *vehicles], timeout=AMPLE, raise_error=True)
 assert is_timeout(overdue.value[0])
-with gevent.Timeout(5):
+with gevent.Timeout(AMPLE):
     while executor.overdue.count != 1:
         gevent.sleep(0.01)
 assert is_timeout(hanging.value[0]) and hanging.value[1] == Returned(value="beside"), hanging.value
@@ -376,15 +383,15 @@ assert [v.value for v in vehicles] == [[Returned(value=str(n)), Returned(value="
 assert handlers == {number: signal.getsignal(number) for number in signal.valid_signals()}
 
 def greenlets():
-    return {r.value for r in executor.execute([attempt(gevent.getcurrent, timeout=5.0) for _ in range(8)])}
+    return {r.value for r in executor.execute([attempt(gevent.getcurrent, timeout=AMPLE) for _ in range(8)])}
 
 first = greenlets()
 assert len(first) == 1 and greenlets() == first
 together = threading.Barrier(3)
-assert [type(r) for r in executor.execute([attempt(together.wait, timeout=5.0) for _ in range(3)])] == [Returned] * 3
+assert [type(r) for r in executor.execute([attempt(together.wait, timeout=AMPLE) for _ in range(3)])] == [Returned] * 3
 assert executor.overdue.count == 1
 release.set()
-with gevent.Timeout(5):
+with gevent.Timeout(AMPLE):
     while executor.overdue.count:
         gevent.sleep(0.01)
 print("sound")
@@ -392,5 +399,5 @@ print("sound")
 
 
 def test_among_greenlets_attempts_are_fenced_off_in_kept_greenlets_and_no_signal_is_installed() -> None:
-    green = subprocess.run([sys.executable, "-c", GREEN], cwd=TESTS, capture_output=True, text=True, timeout=30)
+    green = subprocess.run([sys.executable, "-c", GREEN], cwd=TESTS, capture_output=True, text=True, timeout=AMPLE)
     assert green.stdout == "sound\n", green.stderr

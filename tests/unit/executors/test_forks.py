@@ -58,7 +58,7 @@ def test_only_the_process_that_called_the_node_goes_on(kind: str, how: str, stat
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
-        timeout=30.0,
+        timeout=60.0,
     )
     assert ended.stdout.splitlines() == ["in the copy", f"came back with {status}"], ended.stderr
     assert ("ValueError: in the copy" in ended.stderr) == (how == "raises")

@@ -15,10 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.attempts import LIMIT, SOON, attempt
+from support.attempts import AMPLE, LIMIT, SOON, attempt
+from support.clock import eventually, within
 from support.threadless import no_threads
 
-from docket_celery.executors import NodeExecutor
+from docket_celery.executors import NodeExecutor, interruption
 from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached
 from docket_celery.holds import held
 from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, is_timeout, never
@@ -35,10 +36,24 @@ def executor() -> NodeExecutor:
 
 
 def run(executor: NodeExecutor, one: Attempt, is_void: IsVoid = never) -> AttemptResult:
-    began = time.monotonic()
-    (result,) = executor.execute([one], is_void=is_void)
-    assert time.monotonic() - began < SOON
+    with within(SOON):
+        (result,) = executor.execute([one], is_void=is_void)
     return result
+
+
+def is_watching(executor: NodeExecutor) -> bool:
+    """Whether the watchdog waits for its next look."""
+    interrupter = executor._interrupter
+    assert interrupter is not None
+    with interrupter._changed:  # Not free while it looks.
+        return interrupter._watching_until is not None
+
+
+def wake_watchdog(executor: NodeExecutor) -> None:
+    interrupter = executor._interrupter
+    assert interrupter is not None
+    with interrupter._changed:
+        interrupter._changed.notify()
 
 
 def sleeps() -> None:
@@ -180,9 +195,24 @@ def test_what_a_node_raises_after_its_deadline_is_a_timeout(executor: NodeExecut
     assert is_timeout(run(executor, attempt(raises_late)))
 
 
-def test_a_node_that_ends_in_time_keeps_its_result_and_is_left_alone_afterwards(executor: NodeExecutor) -> None:
+def test_a_node_that_ends_in_time_keeps_its_result_and_is_left_alone_afterwards() -> None:
+    now = [0.0]
+    looks: list[float] = []
+
+    def monotonic() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            looks.append(now[0])
+        return now[0]
+
+    executor = NodeExecutor(monotonic)
     assert run(executor, attempt(lambda: 7)) == Returned(value=7)
-    threading.Event().wait(LIMIT * 2)
+    now[0] = LIMIT * 2
+
+    def has_looked() -> bool:
+        wake_watchdog(executor)
+        return LIMIT * 2 in looks
+
+    eventually(has_looked)
     assert run(executor, attempt(lambda: 8, timeout=None)) == Returned(value=8)
 
 
@@ -222,7 +252,8 @@ def test_a_later_deadline_does_not_outlast_an_earlier_one(executor: NodeExecutor
     assert is_timeout(run(executor, attempt(waits_for_an_event)))
 
 
-def test_a_busy_process_does_not_wake_its_watchdog_for_each_short_attempt() -> None:
+def test_a_busy_process_does_not_wake_its_watchdog_for_each_short_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruption, "LOOK_EVERY", FOREVER)
     looks: list[float] = []
 
     def monotonic() -> float:
@@ -233,11 +264,12 @@ def test_a_busy_process_does_not_wake_its_watchdog_for_each_short_attempt() -> N
 
     executor = NodeExecutor(monotonic)
     run(executor, attempt(lambda: 0, timeout=FOREVER))
-    began = time.monotonic()
+    eventually(lambda: is_watching(executor))
+    before = len(looks)
     for _ in range(200):
-        run(executor, attempt(lambda: 0, timeout=FOREVER))
+        executor.execute([attempt(lambda: 0, timeout=FOREVER)])
         threading.Event().wait(0.001)  # As between two attempts, where a commit lets other threads run.
-    assert len(looks) <= 2 + (time.monotonic() - began) / LOOK_EVERY
+    assert len(looks) == before
 
 
 def test_a_held_stretch_is_finished_before_the_interruption_lands(executor: NodeExecutor) -> None:
@@ -257,15 +289,15 @@ def test_a_held_stretch_is_finished_before_the_interruption_lands(executor: Node
 
 
 def test_deadlines_about_the_very_end_never_land_outside_the_node(executor: NodeExecutor) -> None:
-    """Results race their deadlines here, from half a limit before them to half a limit after them: each is either kept
-    or a timeout, and nothing escapes from `execute`.
+    """Results race their deadlines here, from a whole limit before them to a whole limit after them: each is either
+    kept or a timeout, and nothing escapes from `execute`.
     """
     limit, count = 0.001, 400
     seen = {Returned: 0, Raised: 0}
     for number in range(count):
-        until = time.monotonic() + limit * (0.5 + number / count)
 
-        def spins(until: float = until) -> None:
+        def spins(long: float = limit * 2 * number / count) -> None:
+            until = time.monotonic() + long
             while time.monotonic() < until:
                 pass
 
@@ -277,7 +309,7 @@ def test_deadlines_about_the_very_end_never_land_outside_the_node(executor: Node
 
 
 def test_an_exit_in_a_node_is_the_failure_of_the_node(executor: NodeExecutor) -> None:
-    result = run(executor, attempt(lambda: sys.exit(3)))
+    result = run(executor, attempt(lambda: sys.exit(3), timeout=AMPLE))
     assert isinstance(result, Raised)
     assert isinstance(result.error, SystemExit)
     assert not result.timed_out
@@ -286,7 +318,7 @@ def test_an_exit_in_a_node_is_the_failure_of_the_node(executor: NodeExecutor) ->
 def test_an_exception_that_ends_the_process_passes_through_a_node() -> None:
     executor = NodeExecutor(time.monotonic, is_farewell=lambda error: isinstance(error, SystemExit))
     with pytest.raises(SystemExit):
-        executor.execute([attempt(lambda: sys.exit(3))])
+        executor.execute([attempt(lambda: sys.exit(3), timeout=AMPLE)])
 
 
 def test_an_error_of_clean_up_code_does_not_hide_that_the_process_is_ended() -> None:
@@ -298,7 +330,7 @@ def test_an_error_of_clean_up_code_does_not_hide_that_the_process_is_ended() -> 
 
     executor = NodeExecutor(time.monotonic, is_farewell=lambda _: True)
     with pytest.raises(SystemExit):
-        executor.execute([attempt(fails_to_clean_up)])
+        executor.execute([attempt(fails_to_clean_up, timeout=AMPLE)])
 
 
 def test_an_attempt_that_may_not_begin_is_not_called(executor: NodeExecutor) -> None:
@@ -317,9 +349,10 @@ def test_a_node_that_drains_another_run_has_it_fenced_off(executor: NodeExecutor
     assert executor.overdue.count == 1
 
 
-def test_the_alarm_of_the_user_stays_the_users_own(executor: NodeExecutor) -> None:
+def test_the_alarm_of_the_user_stays_the_users_own() -> None:
     rung: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    executor = NodeExecutor(lambda: LIMIT if rung else 0.0)  # Its time is up when the alarm has rung.
     try:
 
         def sets_an_alarm() -> None:
@@ -353,14 +386,14 @@ def blocks_every_signal() -> None:
 def test_what_a_node_does_to_the_signals_disarms_no_later_deadline(executor: NodeExecutor, disarm: Any) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        assert run(executor, attempt(disarm)) == Returned(value=None)
+        assert run(executor, attempt(disarm, timeout=AMPLE)) == Returned(value=None)
         assert is_timeout(run(executor, attempt(sleeps)))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def test_a_forked_child_has_deadlines_of_its_own(executor: NodeExecutor) -> None:
-    assert run(executor, attempt(lambda: 1)) == Returned(value=1)
+    assert run(executor, attempt(lambda: 1, timeout=AMPLE)) == Returned(value=1)
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -375,7 +408,7 @@ def test_outside_the_main_thread_a_node_is_fenced_off(executor: NodeExecutor) ->
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.extend(executor.execute([attempt(waits_for_an_event)])))
     thread.start()
-    thread.join(SOON)
+    thread.join(AMPLE)
     assert is_timeout(results[0])
     assert executor.overdue.count == 1
 
@@ -386,8 +419,12 @@ def test_inside_a_running_loop_a_coroutine_is_fenced_off(executor: NodeExecutor)
     async def one() -> int:
         return 1
 
+    def plainly() -> int:
+        return 1
+
     async def caller() -> list[AttemptResult]:
-        return [run(executor, attempt(node)) for node in (one, lambda: 1, awaits)]
+        limits = {one: AMPLE, plainly: AMPLE, awaits: LIMIT}
+        return [run(executor, attempt(node, timeout=limit)) for node, limit in limits.items()]
 
     done, plain, late = asyncio.run(caller())
     assert (done, plain) == (Returned(value=1), Returned(value=1))
@@ -397,9 +434,9 @@ def test_inside_a_running_loop_a_coroutine_is_fenced_off(executor: NodeExecutor)
 def test_without_a_thread_for_the_watchdog_a_node_is_not_left_without_a_deadline_for_ever(
     executor: NodeExecutor,
 ) -> None:
-    with no_threads():
-        assert run(executor, attempt(lambda: 1)) == Returned(value=1)
-        assert is_timeout(run(executor, attempt(lambda: time.sleep(2 * LIMIT))))
+    with within(SOON), no_threads():
+        assert executor.execute([attempt(lambda: 1, timeout=AMPLE)]) == [Returned(value=1)]
+        assert is_timeout(executor.execute([attempt(lambda: time.sleep(2 * LIMIT))])[0])
     assert is_timeout(run(executor, attempt(sleeps)))
 
 
