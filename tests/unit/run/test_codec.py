@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.graphs import unhurried
 
 from docket_celery.errors import CorruptRecord
 from docket_celery.run.codec import (
@@ -162,6 +163,7 @@ def test_a_naive_instant_is_never_written() -> None:
 _ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
 
+@unhurried
 @given(st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=_ZONES))
 def test_an_instant_comes_back_exactly_in_utc(instant: datetime) -> None:
     read = decode_instant(encode_instant(instant))
