@@ -46,12 +46,20 @@ def kept(database: Database) -> Registration:
     return Registration(database.register, database.unregister)
 
 
+def begun(database: Database, kept: Registration) -> None:
+    """Returns while the database hangs with the first registration."""
+    kept.begin(patience=0.01)
+    eventually(lambda: database.asked == ["register"])
+
+
 def test_begin_returns_registered_and_end_unregistered(database: Database, kept: Registration) -> None:
     kept.begin(patience=FOREVER)
     assert database.told == ["register"]
+    thread = kept._thread
+    assert thread is not None
     kept.end(patience=FOREVER)
     assert database.told == ["register", "unregister"]
-    assert "docket-registration" not in {thread.name for thread in threading.enumerate()}
+    assert (kept._thread, thread.is_alive()) == (None, False)
 
 
 def test_it_is_renewed_when_asked_and_at_no_other_time(database: Database, kept: Registration) -> None:
@@ -64,7 +72,7 @@ def test_it_is_renewed_when_asked_and_at_no_other_time(database: Database, kept:
 
 def test_renewals_that_were_asked_for_while_it_hung_are_one(database: Database, kept: Registration) -> None:
     database.gate.clear()
-    kept.begin(patience=0.01)
+    begun(database, kept)
     for _ in range(10):
         kept.ask()
     database.gate.set()
@@ -75,7 +83,7 @@ def test_renewals_that_were_asked_for_while_it_hung_are_one(database: Database, 
 
 def test_a_database_that_hangs_holds_up_neither_begin_nor_end(database: Database, kept: Registration) -> None:
     database.gate.clear()
-    kept.begin(patience=0.01)
+    begun(database, kept)
     kept.end(patience=0.01)
     assert (database.asked, database.told) == (["register"], [])
     database.gate.set()
@@ -95,7 +103,7 @@ def test_a_new_beginning_is_not_undone_by_an_end_that_hung(database: Database, k
 
 def test_an_end_and_a_beginning_while_it_hangs_leave_it_registered(database: Database, kept: Registration) -> None:
     database.gate.clear()
-    kept.begin(patience=0.01)
+    begun(database, kept)
     kept.end(patience=0.01)
     kept.begin(patience=0.01)
     database.gate.set()
