@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from fleet import HERE, Fleet, eventually
 from proj.graphs import line
+from support.apps import ABSENT_BROKER
 
-from docket_celery.embedded.process import Child, free_port
+from docket_celery.embedded.process import Child
 from docket_celery.errors import AwaitTimeout
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.worker.publisher import VEHICLE
@@ -34,7 +35,7 @@ print(Docket.of(app).start_run(sys.argv[1]).id)
 def start_without_a_broker(fleet: Fleet) -> Run:
     """A start by another process, whose broker does not answer."""
     ref = fleet.docket.save_graph(line("s1"))
-    environment = {**fleet.environment, "PROJ_BROKER_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    environment = {**fleet.environment, "PROJ_BROKER_URL": ABSENT_BROKER}
     command = [sys.executable, "-c", ELSEWHERE, ref.graph_id]
     ended = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=60, check=True)
     return fleet.docket.fetch_run(ended.stdout.strip())

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any
 
 import pytest
 from support.apps import a_docket, a_graph, a_question
+from support.clock import within
 
 from docket_celery import FINISH, START, Docket, Graph, GraphRef, RunStatus
-from docket_celery.embedded.process import free_port
 from docket_celery.errors import (
     AwaitTimeout,
     ConfigError,
@@ -63,12 +62,10 @@ def _refusal(kind: type[DocketError], call: Callable[[], Any], *parts: str) -> s
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_names_an_unreachable_database_soon_and_without_its_password(verb: str) -> None:
-    port = free_port()
-    docket = a_docket(f"postgresql://me:secret@127.0.0.1:{port}/proj")
-    began = time.monotonic()
-    message = _refusal(StoreUnavailable, lambda: VERBS[verb](docket), f"127.0.0.1:{port}", "database proj")
-    assert time.monotonic() - began < 8.0
+def test_every_verb_names_an_unreachable_database_soon_and_without_its_password(verb: str, closed_port: int) -> None:
+    docket = a_docket(f"postgresql://me:secret@127.0.0.1:{closed_port}/proj")
+    with within(8.0):
+        message = _refusal(StoreUnavailable, lambda: VERBS[verb](docket), f"127.0.0.1:{closed_port}", "database proj")
     assert "secret" not in message
 
 
@@ -371,7 +368,7 @@ def test_a_tenant_that_cannot_be_one_is_refused(docket: Docket, tenant: Any) -> 
     _refusal(InvalidInput, lambda: docket.for_tenant(tenant), "tenant")
 
 
-@pytest.mark.parametrize("verb", set(VERBS) - {"drain"})
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "drain"])
 def test_where_tenants_are_required_every_verb_asks_for_one(database_url: str, stored: Stored, verb: str) -> None:
     docket = a_docket(database_url, docket_tenant_mode="required")
     before = stored()

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from support.apps import Shell
 
-from docket_celery.embedded.process import Child, free_port
+from docket_celery.embedded.process import Child
 
 WORKER = ("worker", "-Q", "docket", "-c", "1")
 BEAT = ("beat", "-s", "schedule")
@@ -28,10 +28,10 @@ def _refused(ended: CompletedProcess[str], code: int, *parts: str) -> None:
     assert "secret" not in ended.stdout
 
 
-def _nowhere() -> tuple[str, str]:
+@pytest.fixture
+def nowhere(closed_port: int) -> tuple[str, str]:
     """A URL of a database that is not there, and how a message names it."""
-    port = free_port()
-    return f"postgresql://me:secret@127.0.0.1:{port}/proj", f"127.0.0.1:{port}, database proj"
+    return f"postgresql://me:secret@127.0.0.1:{closed_port}/proj", f"127.0.0.1:{closed_port}, database proj"
 
 
 @pytest.mark.parametrize("command", [WORKER, BEAT, STATUS], ids=["worker", "beat", "command"])
@@ -44,9 +44,9 @@ def _nowhere() -> tuple[str, str]:
     ids=["unknown", "out of bounds"],
 )
 def test_a_wrong_option_ends_the_start_by_its_name(
-    shell: Shell, command: tuple[str, ...], option: dict[str, Any], parts: list[str]
+    shell: Shell, nowhere: tuple[str, str], command: tuple[str, ...], option: dict[str, Any], parts: list[str]
 ) -> None:
-    url, _ = _nowhere()
+    url, _ = nowhere
     ended = shell.run(*command, docket_database_url=url, **option)
     _refused(ended, 1, *parts)
     assert ended.stdout.count(parts[0]) == 1, "told twice"
@@ -105,8 +105,10 @@ def test_a_worker_of_other_queues_may_accept_what_it_likes(shell: Shell, postgre
     )
 
 
-def test_a_worker_starts_without_the_database_and_says_so(shell: Shell, tmp_path: Path) -> None:
-    url, place = _nowhere()
+def test_a_worker_starts_without_the_database_and_says_so(
+    shell: Shell, tmp_path: Path, nowhere: tuple[str, str]
+) -> None:
+    url, place = nowhere
     output = _log_until(shell, tmp_path, "starting without the database", *WORKER, docket_database_url=url)
     assert place in output
     assert "secret" not in output
@@ -115,8 +117,10 @@ def test_a_worker_starts_without_the_database_and_says_so(shell: Shell, tmp_path
 @pytest.mark.parametrize(
     "command", [STATUS, ("docket", "migrate"), ("docket", "migrate", "--check"), ("docket", "drain")], ids=" ".join
 )
-def test_a_command_names_an_unreachable_database_soon(shell: Shell, command: tuple[str, ...]) -> None:
-    url, place = _nowhere()
+def test_a_command_names_an_unreachable_database_soon(
+    shell: Shell, nowhere: tuple[str, str], command: tuple[str, ...]
+) -> None:
+    url, place = nowhere
     began = time.monotonic()
     _refused(shell.run(*command, docket_database_url=url), 1, place)
     assert time.monotonic() - began < 20.0
@@ -146,8 +150,8 @@ def test_the_help_is_there_without_an_app(shell: Shell) -> None:
     assert "Answer an open interrupt" in ended.stdout
 
 
-def test_an_answer_that_is_no_json_is_quoted_before_anything_is_asked(shell: Shell) -> None:
-    url, _ = _nowhere()
+def test_an_answer_that_is_no_json_is_quoted_before_anything_is_asked(shell: Shell, nowhere: tuple[str, str]) -> None:
+    url, _ = nowhere
     ended = shell.run("docket", "resolve", "run", "interrupt", "{yes", docket_database_url=url)
     _refused(ended, 2, "ANSWER must be JSON", "'{yes'")
 
