@@ -80,11 +80,14 @@ def closed_port() -> Iterator[int]:
 def postgres_server(
     tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[EmbeddedPostgres]:
-    """One server for the session. Its disk is not flushed: no test is about a power failure."""
+    """One server for the session. Its disk is not flushed: no test is about a power failure. Nothing is vacuumed unless
+    a test does it: plans, pages and snapshots are what the test has made of them.
+    """
     directory: Path = tmp_path_factory.mktemp("postgres")
     tree = pytestconfig.getoption("--postgres")
     installation = None if tree is None else Installation.at(Path(tree).resolve())
-    with EmbeddedPostgres.start(directory, settings={"fsync": "off"}, installation=installation) as server:
+    settings = {"fsync": "off", "autovacuum": "off"}
+    with EmbeddedPostgres.start(directory, settings=settings, installation=installation) as server:
         yield server
 
 
