@@ -9,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 from support.scene import Scene
 
-from docket_celery.storage.postgres import open_storage
+from docket_celery.storage.postgres import mutations, open_storage
 from docket_celery.testing import ManualClock, SequentialIds
 
 
@@ -19,6 +19,13 @@ def beside(postgres_url: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(postgres_url, autocommit=True, row_factory=dict_row) as connection:
         connection.execute("SET search_path = docket")
         yield connection
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutation waits for a lock, and holds one, for as long as the test needs."""
+    monkeypatch.setattr(mutations, "_LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(mutations, "_IDLE_TIMEOUT", "60s")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.scene import Scene
 
 from benchmarks.exchanges import counted
 from docket_celery.storage.contracts.claims import ClaimBatch, Demand
-from docket_celery.storage.postgres import open_storage
+from docket_celery.storage.postgres import open_storage, scans
 
 
 def _at_once(count: int, scan: Callable[[], ClaimBatch]) -> list[ClaimBatch]:
@@ -83,8 +83,9 @@ def test_a_nudge_goes_through_an_open_gate_in_one_exchange(place: Scene, postgre
 
 @pytest.mark.parametrize("order", ["age", "tenants"])
 def test_a_nudge_waits_for_a_scan_under_way_and_sees_what_came_meanwhile(
-    place: Scene, beside: psycopg.Connection, order: Any
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, order: Any
 ) -> None:
+    monkeypatch.setattr(scans, "_GATE_TIMEOUT", "60s")
     with ThreadPoolExecutor(1) as pool, beside.transaction():
         beside.execute("UPDATE dispatch SET scans = scans + 1")
         nudged = pool.submit(place.scan, demand=Demand(gate="nudge", slots=4), order=order)
@@ -92,7 +93,7 @@ def test_a_nudge_waits_for_a_scan_under_way_and_sees_what_came_meanwhile(
         with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
             eventually(lambda: watch.execute(waiting).rowcount == 1)
         place.start()
-    assert len(nudged.result(timeout=10).leases) == 1
+    assert len(nudged.result(timeout=60).leases) == 1
 
 
 def test_a_nudge_gives_up_when_a_scan_is_frozen_and_says_so(place: Scene, beside: psycopg.Connection) -> None:

@@ -30,8 +30,9 @@ from docket_celery.storage.postgres import open_storage
 
 
 def _wait_for_lock_wait(watch: psycopg.Connection) -> None:
-    """Until some other session waits for a lock."""
-    eventually(lambda: watch.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall())
+    """Until some other session of the database waits for a lock."""
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    eventually(lambda: watch.execute(waiting).fetchall())
 
 
 def test_a_commit_that_waits_for_a_steal_finds_its_fence_gone(place: Scene, beside: psycopg.Connection) -> None:
@@ -46,7 +47,7 @@ def test_a_commit_that_waits_for_a_steal_finds_its_fence_gone(place: Scene, besi
         beside.execute("SELECT")
         assert not commit.done()
     with pytest.raises(StaleFence, match="not held"):
-        commit.result(timeout=10)
+        commit.result(timeout=60)
     assert place.run().checkpoint_seq == 1
     assert place.run().fields == {}
     assert beside.execute("SELECT count(*) AS n FROM run_events").fetchone() == {"n": 1}
@@ -61,6 +62,7 @@ def test_a_steal_skips_the_row_of_a_commit_under_way(place: Scene, beside: psyco
         assert place.scan().leases == ()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_redemption_that_waits_for_a_mutation_is_refused(place: Scene, beside: psycopg.Connection) -> None:
     place.start()
     lease = place.lease()
@@ -68,21 +70,22 @@ def test_a_redemption_that_waits_for_a_mutation_is_refused(place: Scene, beside:
 
     def decide(run: Run, now: datetime) -> MutationDecision:
         inside.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
         return a_decision(run, at=now, fields={"answer": "yes"})
 
     with ThreadPoolExecutor(2) as pool:
         mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", decide, commit_id=new_commit_id())
-        assert inside.wait(10)
+        assert inside.wait(60)
         redeemed = pool.submit(place.runs.redeem_claim, lease, token="mine")
         _wait_for_lock_wait(beside)
         proceed.set()
-        assert mutated.result(timeout=10).changed
+        assert mutated.result(timeout=60).changed
         with pytest.raises(StaleFence):
-            redeemed.result(timeout=10)
+            redeemed.result(timeout=60)
     assert place.run().fields == {"answer": "yes"}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_mutation_that_waits_sees_the_values_of_the_commit_it_waited_for(
     place: Scene, beside: psycopg.Connection
 ) -> None:
@@ -99,7 +102,7 @@ def test_a_mutation_that_waits_sees_the_values_of_the_commit_it_waited_for(
         mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", look, commit_id=new_commit_id())
         with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
             _wait_for_lock_wait(watch)
-    assert not mutated.result(timeout=10).changed
+    assert not mutated.result(timeout=60).changed
     assert [(run.checkpoint_seq, run.fields) for run in seen] == [(2, {"total": 2})]
 
 
@@ -113,11 +116,12 @@ def test_an_abandon_that_waits_for_a_steal_is_stale_and_leaves_the_thief_alone(
         abandoned = pool.submit(place.runs.abandon_claim, "run-1", token, an_abandon())
         with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
             _wait_for_lock_wait(watch)
-    assert abandoned.result(timeout=10) == "stale"
+    assert abandoned.result(timeout=60) == "stale"
     row = beside.execute("SELECT claim_token, claim_abandons, wake_at FROM runs").fetchone()
     assert row == {"claim_token": "thief", "claim_abandons": 0, "wake_at": None}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_commit_that_waits_for_a_signal_finds_its_fence_gone(place: Scene, beside: psycopg.Connection) -> None:
     place.start()
     token = place.hold()
@@ -126,21 +130,22 @@ def test_a_commit_that_waits_for_a_signal_finds_its_fence_gone(place: Scene, bes
 
     def decide(run: Run, now: datetime) -> MutationDecision:
         inside.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
         return a_decision(run, at=now, fields={"answer": "yes"})
 
     with ThreadPoolExecutor(2) as pool:
         mutated = pool.submit(place.runs.mutate_run, SYSTEM, "run-1", decide, commit_id=new_commit_id())
-        assert inside.wait(10)
+        assert inside.wait(60)
         commit = pool.submit(place.runs.commit, SYSTEM, late)
         _wait_for_lock_wait(beside)
         proceed.set()
-        assert mutated.result(timeout=10).changed
+        assert mutated.result(timeout=60).changed
         with pytest.raises(StaleFence):
-            commit.result(timeout=10)
+            commit.result(timeout=60)
     assert place.run().fields == {"answer": "yes"}
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_cancel_that_waits_for_the_completion_finds_the_run_ended(place: Scene, beside: psycopg.Connection) -> None:
     place.start()
     with ThreadPoolExecutor(1) as pool, beside.transaction():
@@ -157,7 +162,7 @@ def test_a_cancel_that_waits_for_the_completion_finds_the_run_ended(place: Scene
         with psycopg.connect(beside.info.dsn, autocommit=True) as watch:
             _wait_for_lock_wait(watch)
     with pytest.raises(InactiveRun, match="done"):
-        cancelled.result(timeout=10)
+        cancelled.result(timeout=60)
     assert place.run().status is RunStatus.DONE
 
 
@@ -249,7 +254,7 @@ def _committed_while_another_moves_on(
                 _wait_for_lock_wait(watch)
             place.runs.take_due(a_scan(limit=1), token="rival")
             place.commit("moving", "rival", schedule=Release(kind="immediate"), fields={"n": 2})
-        return commit.result(timeout=10)
+        return commit.result(timeout=60)
 
 
 def test_a_run_that_moved_on_while_a_commit_waited_does_not_come_along_with_its_old_values(

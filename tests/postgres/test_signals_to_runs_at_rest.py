@@ -82,6 +82,7 @@ def test_another_commit_under_the_same_sequence_is_not_taken_for_the_one_that_wa
     assert signal.seen == [2, 2]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_a_write_that_waits_for_a_commit_finds_the_run_moved_on(
     place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, level: str
@@ -96,18 +97,18 @@ def test_a_write_that_waits_for_a_commit_finds_the_run_moved_on(
 
     def meanwhile() -> None:
         inside.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
 
     signal = Signal(place, meanwhile)
     with ThreadPoolExecutor(1) as pool:
         mutated = pool.submit(signal)
-        assert inside.wait(10)
+        assert inside.wait(60)
         with beside.transaction(), psycopg.connect(beside.info.dsn, autocommit=True) as watch:
             beside.execute("UPDATE runs SET checkpoint_seq = 2, commit_id = 'other'")
             proceed.set()
-            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
             eventually(lambda: watch.execute(waiting).fetchall())
-        assert mutated.result(timeout=10).changed
+        assert mutated.result(timeout=60).changed
     assert signal.seen == [1, 2]
 
 
@@ -140,6 +141,7 @@ def test_a_row_that_stays_locked_after_the_read_is_given_up(
     assert place.run().checkpoint_seq == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_of_many_who_have_read_the_same_run_one_writes(place: Scene) -> None:
     place.start()
     together = threading.Barrier(3)
@@ -150,7 +152,7 @@ def test_of_many_who_have_read_the_same_run_one_writes(place: Scene) -> None:
         def decide(run: Run, now: datetime) -> MutationDecision:
             looks.append(run.checkpoint_seq)
             if len(looks) == 1:
-                together.wait(10)
+                together.wait(60)
             return NoChange() if run.fields else a_decision(run, at=now, fields={"answer": "yes"})
 
         return place.runs.mutate_run(SYSTEM, "run-1", decide, commit_id=new_commit_id()).changed
