@@ -20,7 +20,6 @@ from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS
 from docket_celery.storage.postgres import migrate, open_storage
 
-
 WRITERS = "SELECT pid FROM pg_stat_activity WHERE backend_type IN ('walwriter', 'background writer', 'checkpointer')"
 
 
