@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from support.builders import a_scan
 from support.clock import eventually
-from support.meeting import noted
+from support.meeting import Meetings
 from support.pooled import Pooled
 
 from docket_celery.client import TenantClient
@@ -171,13 +171,16 @@ def test_commits_that_meet_behind_a_pooler_share_statements_and_leave_no_trace_o
     client = _client(pooled.url)
     ref = client.save_graph(GRAPH)
     runs = [client.start_run(ref, {}) for _ in range(RUNS)]
-    statements = noted(client.storage.runs)
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(lambda _: client.drain(), range(8))) >= RUNS
+    meet = Meetings(client.storage.runs)
+    with ThreadPoolExecutor(9) as pool:
+        with meet.gathering(pool):
+            drains = [pool.submit(client.drain) for _ in range(8)]
+            eventually(lambda: meet.waiting == 8)
+        assert sum(drain.result() for drain in drains) >= RUNS
     assert {client.fetch_run(run.id).status for run in runs} == {RunStatus.DONE}
     assert all(client.fetch_run(run.id).fields["log"] == ["x"] * NODES for run in runs)
-    shared = [name for name in statements if name.startswith("commit_all")]
-    alone = [name for name in statements if name.startswith("commit_") and name not in shared]
+    shared = [name for name in meet.statements if name.startswith("commit_all")]
+    alone = [name for name in meet.statements if name.startswith("commit_") and name not in shared]
     assert len(shared) > 0
     assert len(shared) + len(alone) < RUNS * NODES
     log = pooled.log.read_bytes()[began:].decode(errors="replace")

@@ -95,7 +95,7 @@ if os.environ.get("PROJ_DOCKET"):
         }
 
     def run(
-        self, *arguments: str, app: str | None = "proj", docket: bool = True, timeout: float = 30.0, **settings: Any
+        self, *arguments: str, app: str | None = "proj", docket: bool = True, timeout: float = 120.0, **settings: Any
     ) -> subprocess.CompletedProcess[str]:
         """Waits for the process to end, within `timeout` seconds; its whole output is in `stdout`."""
         chosen = [] if app is None else ["-A", app]

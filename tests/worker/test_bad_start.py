@@ -82,7 +82,7 @@ def _log_until(shell: Shell, directory: Path, saying: str, *command: str, **sett
         cwd=directory,
     )
     try:
-        child.wait_until(lambda: saying in log.read_text(), timeout=30.0)
+        child.wait_until(lambda: saying in log.read_text(), timeout=120.0)
     finally:
         child.stop(timeout=20.0)
     return log.read_text()
