@@ -97,11 +97,12 @@ def test_hundreds_of_old_ticks_cost_a_handful_of_scans(fleet: Fleet) -> None:
         fleet.app.send_task(DISPATCH, queue="docket.ticks", ignore_result=True)
     scans = "SELECT scans FROM docket.dispatch"
     (before,) = fleet.rows(scans)[0]
+    began = time.monotonic()
     fleet.worker("w1", concurrency=1)
     assert fleet.finish(run).status is RunStatus.DONE
     eventually(lambda: redis_client(fleet).llen("docket.ticks") <= 2)
     (after,) = fleet.rows(scans)[0]
-    assert after - before <= 10
+    assert after - before <= 3 + (time.monotonic() - began) / 0.95
 
 
 def test_hundreds_of_old_nudges_cost_a_handful_of_scans_and_delay_nothing(fleet: Fleet) -> None:
@@ -142,10 +143,13 @@ def test_timers_fire_once_each_through_doubled_and_dead_beats(fleet: Fleet) -> N
     fleet.worker("w1")
     fleet.worker("w2")
     beats = [fleet.beat("beat1"), fleet.beat("beat2")]
-    runs = [fleet.start(napping(seconds)) for seconds in range(1, 9)]
+    runs = [fleet.start(napping(seconds)) for seconds in (1, 2, 3, 4) * 2]
+    eventually(lambda: all(fleet.executions(run, "nap") for run in runs))
     eventually(lambda: fleet.docket.fetch_run(runs[1].id).status is RunStatus.DONE)
     for beat in beats:
         beat.kill()
+    # So long after all the others that none of their scans sets a nudge for it.
+    runs.append(fleet.start(napping(8)))
     overdue = "SELECT count(*) FROM docket.runs WHERE wake_at < clock_timestamp() - interval '2 seconds'"
     eventually(lambda: fleet.rows(overdue)[0][0])
     fleet.beat("beat3")

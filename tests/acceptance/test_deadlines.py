@@ -61,7 +61,7 @@ def test_a_deadline_ends_or_fences_off_whatever_a_node_does(fleet: Fleet, pool: 
         fleet.start(beside(sleeps, seconds=HOUR, timeout=1.0)),
         fleet.start(beside(awaits, seconds=HOUR, timeout=1.0)),
     ]
-    retried = fleet.start(alone(sleeps, seconds=HOUR, timeout=0.5, retry=Retry(max_attempts=2, backoff=0.1)))
+    retried = fleet.start(alone(sleeps, seconds=HOUR, timeout=1.5, retry=Retry(max_attempts=2, backoff=0.1)))
     for run in late:
         assert_timed_out(fleet, run)
     # The retried run is of the same graph id with another limit: a version of its own.
@@ -83,7 +83,7 @@ def test_a_deadline_that_passes_while_the_result_is_committed_is_too_late(fleet:
     fleet.worker("w1", pool=pool)
     fleet.beat()
     slow_down(fleet, "UPDATE", "NEW.checkpoint_seq > OLD.checkpoint_seq AND NEW.graph_id = 'alone-sleeps'")
-    run = fleet.start(alone(sleeps, seconds=0.5, timeout=1.0))
+    run = fleet.start(alone(sleeps, timeout=2.0))
     assert fleet.finish(run).output == {"log": ["sleeps"]}
     assert fleet.executions(run) == 1
     fleet.assert_sound(run, nodes=["sleeps"])
@@ -96,7 +96,7 @@ def test_a_deadline_that_passes_while_the_node_makes_docket_write_waits_for_the_
     fleet.worker("w1", pool=pool)
     fleet.beat()
     slow_down(fleet, "INSERT", "NEW.graph_id = 'another'")
-    run = fleet.start(alone(starts_another, seconds=HOUR, timeout=1.0))
+    run = fleet.start(alone(starts_another, seconds=HOUR, timeout=2.0))
     assert_timed_out(fleet, run)
     ((another,),) = fleet.rows("SELECT id FROM docket.runs WHERE graph_id = 'another'")
     assert fleet.docket.await_run(another, timeout=PATIENCE).output == {"log": ["s1"]}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from datetime import timedelta
 
 import pytest
 from fleet import Fleet, eventually
 from proj.graphs import line, order
 from support.builders import a_scan
+from support.clock import within
 
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
@@ -110,9 +110,8 @@ def test_a_broker_that_is_down_keeps_no_caller_waiting_and_loses_no_start(fleet:
         fleet.broker.freeze()
     runs = []
     for _ in range(3):
-        began = time.monotonic()
-        runs.append(fleet.docket.start_run(ref))
-        assert time.monotonic() - began < 2.0
+        with within(2.0):
+            runs.append(fleet.docket.start_run(ref))
     assert all(fleet.docket.fetch_run(run.id).status is RunStatus.RUNNING for run in runs)
     if fault == "refused":
         fleet.broker.restart()

@@ -7,7 +7,8 @@ from fleet import Fleet, eventually
 from proj.graphs import line
 
 from docket_celery import FINISH, START, Graph
-from docket_celery.run.document import RunStatus
+from docket_celery.run.document import Run, RunStatus
+from docket_celery.run.views import RunInfo
 
 renewed = (
     Graph("renewed")
@@ -16,6 +17,12 @@ renewed = (
     .edge(START, "new")
     .edge("new", FINISH)
 )
+
+
+def not_claimed(fleet: Fleet, run: Run) -> RunInfo | None:
+    """What there is to know of a run, between two attempts at it."""
+    info = fleet.docket.inspect_run(run.id)
+    return info if info.claimed_at is None else None
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ def test_work_of_the_next_release_waits_for_a_worker_that_knows_it(fleet: Fleet)
         fleet.assert_sound(run, nodes=["s1", "s2"])
     eventually(lambda: all(fleet.docket.inspect_run(run.id).claim_abandons for run in new))
     for run in new:
-        info = fleet.docket.inspect_run(run.id)
+        info = eventually(lambda run=run: not_claimed(fleet, run))  # type: ignore[misc]
         assert (info.run.status, info.claim_attempts, info.poisoned_at) == (RunStatus.RUNNING, 0, None)
         assert "proj.new_nodes:new_step" in (info.abandon_reason or "")
     older = {pid for (pid,) in fleet.rows("SELECT DISTINCT pid FROM probe")}

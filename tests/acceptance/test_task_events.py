@@ -27,7 +27,7 @@ class Monitor:
 
     def __enter__(self) -> Monitor:
         self._thread.start()
-        assert self._listening.wait(10.0)
+        assert self._listening.wait(20.0)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -44,6 +44,7 @@ class Monitor:
         with self._fleet.app.connection_for_read() as connection:
             receiver = self._fleet.app.events.Receiver(connection, handlers={"*": self.events.append})
             with receiver.consumer_context() as (consumed, _channel, _consumers):
+                consumed.drain_events(timeout=10.0)  # Subscribes, and hears that it has.
                 self._listening.set()
                 while not self._ended.is_set():
                     try:

@@ -68,7 +68,7 @@ def test_runs_that_nobody_nudges_for_are_done_at_once(fleet: Fleet, pool: str) -
     ends_soon(fleet, start_in_a_transaction(fleet))
     worker.signal(signal.SIGTERM)
     assert worker.wait(15.0)
-    assert fleet.rows(LISTENING) == []
+    eventually(lambda: fleet.rows(LISTENING) == [])  # The server may still end the session.
 
 
 @pytest.mark.parametrize("settings", [OFF])
