@@ -92,6 +92,11 @@ class Fleet:
             if not child.wait(20.0):
                 child.kill()
 
+    def answers(self, worker: str) -> bool:
+        """Whether the worker hears what is broadcast: it says that it is ready a moment before."""
+        name = f"{worker}@test"
+        return bool(self.app.control.broadcast("ping", destination=[name], reply=True, timeout=5.0, limit=1))
+
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Signals a process of one of the workers, known by a row of the probe."""
         os.kill(pid, number)

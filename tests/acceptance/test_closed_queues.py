@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fleet import Fleet, eventually
+from fleet import PATIENCE, Fleet, eventually
 from proj.graphs import line, napping
 
 from docket_celery.embedded.process import StartFailed
@@ -22,7 +22,8 @@ CLOSED: dict[str, Any] = {
 
 def served(fleet: Fleet, worker: str) -> list[str]:
     """The queues that a worker consumes."""
-    found = fleet.app.control.inspect([f"{worker}@test"], timeout=10.0, limit=1).active_queues()
+    eventually(lambda: fleet.answers(worker))
+    found = fleet.app.control.inspect([f"{worker}@test"], timeout=PATIENCE, limit=1).active_queues()
     return sorted(queue["name"] for queue in found[f"{worker}@test"])
 
 

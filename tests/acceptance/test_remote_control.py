@@ -14,6 +14,7 @@ HELD = "SELECT count(DISTINCT run_id) FROM probe WHERE node = 'gate'"
 
 
 def control(fleet: Fleet, command: str, worker: str = "w1", **arguments: Any) -> None:
+    eventually(lambda: fleet.answers(worker))
     (reply,) = fleet.app.control.broadcast(
         command, arguments=arguments, destination=[f"{worker}@test"], reply=True, timeout=PATIENCE, limit=1
     )
