@@ -296,7 +296,7 @@ def test_where_no_thread_can_be_had_siblings_run_one_after_the_other_in_the_call
 
 
 def test_a_helper_that_cannot_come_leaves_its_share_to_the_others(executor: FencedExecutor) -> None:
-    began, go_on = threading.Event(), threading.Event()
+    alone, began, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def first() -> str:
         began.set()
@@ -306,9 +306,11 @@ def test_a_helper_that_cannot_come_leaves_its_share_to_the_others(executor: Fenc
     results: list[AttemptResult] = []
     siblings = [attempt(first, timeout=AMPLE), *(attempt(lambda: "later", timeout=AMPLE) for _ in range(3))]
     assert executor.execute([attempt(lambda: None), attempt(lambda: None)])
-    caller = threading.Thread(target=lambda: results.extend(executor.execute(siblings)))
+    eventually(lambda: executor._threads._idle)
+    caller = threading.Thread(target=lambda: alone.wait(AMPLE) and results.extend(executor.execute(siblings)))
     caller.start()
     with no_threads():
+        alone.set()
         assert began.wait(AMPLE)
         go_on.set()
         caller.join(AMPLE)
