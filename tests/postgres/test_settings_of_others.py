@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
@@ -13,7 +14,8 @@ from support.scene import Scene
 
 from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.errors import StoreUnavailable
-from docket_celery.run.document import Run
+from docket_celery.run.document import Run, RunStatus
+from docket_celery.storage.contracts.retention import PrunePolicy
 from docket_celery.storage.contracts.values import SYSTEM, MutationDecision, NoChange, Scope
 from docket_celery.storage.postgres import migrate, open_storage
 from docket_celery.testing import ManualClock
@@ -52,6 +54,25 @@ def test_statements_and_transactions_have_the_level_that_they_are_written_for(
     with database.sessions.dedicated() as session, session.transaction():
         (together,) = session.execute(asking).fetchall()
     assert alone == together == {"transaction_isolation": "read committed"}
+
+
+@pytest.mark.parametrize(("began", "ended"), [("2026-03-07", "2026-03-09"), ("2026-10-31", "2026-11-02")])
+def test_a_day_has_24_hours_also_where_the_clocks_of_the_default_time_zone_were_changed_in_it(
+    place: Scene, beside: psycopg.Connection, began: str, ended: str
+) -> None:
+    _set(beside, "TimeZone = 'America/New_York'")
+    days = datetime.fromisoformat(ended) - datetime.fromisoformat(began)
+    place.clock.advance(datetime.fromisoformat(f"{began}T12:00Z") - place.now)
+    place.start("ended")
+    place.mutate("ended", status=RunStatus.DONE)
+    place.start("late")
+    place.runs.release_claim("late", place.hold(), delay=days)
+    assert place.info("late").wake_at == place.now + days
+    place.clock.advance(days)
+    policy = PrunePolicy(runs=days, events=None)
+    assert place.storage.retention.prune(SYSTEM, policy).runs == 0
+    place.clock.advance(timedelta(microseconds=1))
+    assert place.storage.retention.prune(SYSTEM, policy).runs == 1
 
 
 def test_after_a_failover_no_session_is_kept_that_can_only_read(place: Scene, beside: psycopg.Connection) -> None:

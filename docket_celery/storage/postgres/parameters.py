@@ -6,9 +6,14 @@ than once, and its own way costs more than the rest of a commit's parameters tog
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from docket_celery.errors import InvalidInput, NotFound
 from docket_celery.graph.elements import LONGEST_DELAY
@@ -20,7 +25,20 @@ from docket_celery.run.values import encode
 from docket_celery.storage.contracts.values import InitialRun, Scope, check_name
 
 _LONGEST_DELAY: Final = timedelta(seconds=LONGEST_DELAY)
+_INTERVAL: Final = struct.Struct("!qii")
 _NO_CHANGES: Final = dict.fromkeys(("replaced_names", "replaced_values", "appended_names", "appended_items"), "{}")
+
+
+class SpanDumper(Dumper):
+    """Writes a `timedelta` as so many microseconds: PostgreSQL counts the days of an interval in the session's time
+    zone, where some have 23 hours and some 25.
+    """
+
+    format = Format.BINARY
+    oid = psycopg.adapters.types["interval"].oid
+
+    def dump(self, obj: timedelta) -> bytes:
+        return _INTERVAL.pack((obj.days * 86_400 + obj.seconds) * 1_000_000 + obj.microseconds, 0, 0)
 
 
 def seen_by(scope: Scope) -> str | None:
@@ -37,8 +55,10 @@ def named(run_id: str) -> str:
 
 
 def bounded(delay: timedelta) -> timedelta:
-    """The delay, at most the longest there is: no instant computed from it leaves what PostgreSQL and Python hold."""
-    return min(delay, _LONGEST_DELAY)
+    """The delay, at most the longest there is, in either direction: no instant computed from it leaves what PostgreSQL
+    and Python hold.
+    """
+    return max(min(delay, _LONGEST_DELAY), -_LONGEST_DELAY)
 
 
 def array(items: Iterable[str | None]) -> str:

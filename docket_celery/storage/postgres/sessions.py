@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import time
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, Self, TypeVar
 
@@ -18,6 +19,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from docket_celery.errors import ConfigError, StoreUnavailable
+from docket_celery.storage.postgres.parameters import SpanDumper
 from docket_celery.storage.postgres.rows import InstantLoader
 
 Context = TypeVar("Context", bound=psycopg.Connection[Any] | psycopg.Cursor[Any])
@@ -205,8 +207,9 @@ def describe(url: str) -> str:
 
 
 def adapt(context: Context) -> Context:
-    """Makes the connection or cursor read instants as this store does."""
+    """Makes the connection or cursor read instants and write spans of time as this store does."""
     context.adapters.register_loader("timestamptz", InstantLoader)
+    context.adapters.register_dumper(timedelta, SpanDumper)
     return context
 
 
