@@ -102,7 +102,7 @@ def test_one_notification_makes_one_scan_however_many_workers_there_are(fleet: F
     assert executions == [(3,)]
 
 
-@pytest.mark.parametrize("settings", [{**ON, "docket_poll_interval": 2}])
+@pytest.mark.parametrize("settings", [{**ON, "docket_poll_interval": 1}])
 def test_another_worker_listens_when_the_first_one_dies_or_loses_its_session(fleet: Fleet) -> None:
     first = a_worker_that_listens(fleet, "w1")
     fleet.worker("w2")
