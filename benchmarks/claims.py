@@ -159,8 +159,8 @@ def _in_batches(
 ) -> list[dict[str, Any]]:
     """What one claim of many leases takes beside each backlog, in turns: the medians of `timed` rounds, after `warm`.
 
-    The clock begins right after a checkpoint, when the first change of each page logs the whole page. The server has the
-    tables in its cache, as it has the pages of runs that were started a while ago, but not those of a copy.
+    The clock begins right after a checkpoint, when the first change of each page logs the whole page. All is in the
+    server's cache, as are the pages of runs that were started a while ago; those of a mere copy are not.
     """
     urls = {name: server.create_database(f"batches_of_{name}", template=name) for name in filled}
     for url in urls.values():
