@@ -79,7 +79,8 @@ def register(app: Celery, docket: Docket) -> None:
         return {"runs": total.runs, "events": total.events}
 
     for name, function in ((DISPATCH, dispatch), (VEHICLE, vehicle), (PRUNE, prune_old)):
-        app.task(function, name=name, shared=False)
+        # Said here, where Celery looks: the class or an annotation of the host's tasks may have them all tried again.
+        app.task(function, name=name, shared=False, autoretry_for=())
 
 
 def _leased(docket: Docket, lease: Any) -> str:

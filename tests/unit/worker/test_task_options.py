@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from docket_celery import Docket
+from docket_celery.errors import StoreUnavailable
 from docket_celery.worker.publisher import DISPATCH, PRUNE, VEHICLE
 
 HOSTILE: dict[str, Any] = {
@@ -42,12 +43,19 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+class Retrying(Task):  # type: ignore[misc]
+    """What a host may give to all of its tasks as their class."""
+
+    autoretry_for = (Exception,)
+    retry_kwargs = {"max_retries": 5, "countdown": 60}  # noqa: RUF012
+
+
 def own() -> None:
     """A task of the host."""
 
 
 def hostile_app(*, finalized: bool) -> Celery:
-    app = Celery("hostile", broker="memory://", set_as_current=False)
+    app = Celery("hostile", broker="memory://", set_as_current=False, task_cls=Retrying)
     app.conf.update(HOSTILE)
     app.conf.docket_database_url = "postgresql://127.0.0.1/nowhere"
     app.task(own, name="hosts.own")
@@ -90,6 +98,19 @@ def test_the_hosts_result_backend_is_neither_made_nor_asked_for_dockets_tasks(ap
     app.tasks[name].backend.process_cleanup()
     app.tasks[name].backend.store_result("id", "a result", "SUCCESS")
     assert made == []
+
+
+@pytest.mark.parametrize("name", [DISPATCH, PRUNE])
+def test_a_task_that_fails_is_not_tried_again_whatever_class_the_host_gives_its_tasks(name: str) -> None:
+    app = Celery("retrying", broker="memory://", set_as_current=False, task_cls=Retrying)
+    app.conf.docket_database_url = "postgresql://127.0.0.1:9/nowhere"
+    app.conf.docket_run_retention = 60
+    Docket(app)
+    app.finalize()
+    task = app.tasks[name]
+    task.push_request(called_directly=False, args=(), kwargs={}, id="a message", delivery_info={})
+    with pytest.raises(StoreUnavailable):
+        task.run()
 
 
 def test_the_process_limit_is_beyond_everything_that_a_vehicle_may_take(app: Celery) -> None:
