@@ -42,19 +42,29 @@ if TYPE_CHECKING:
 
 LONGEST_SHOWN: Final = 100
 """Characters of a refused value that a message quotes."""
+LONGEST_MESSAGE: Final = 3_900
+"""Characters of an error's whole message. A run's failure keeps some more, so that it is cut once."""
+
+
+def cut(text: str, longest: int) -> str:
+    """`text`, or its beginning and how long it was."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
 def shown(value: object) -> str:
     """A refused value as a message quotes it: cut to a bounded length, and whatever comes of its `repr`."""
     try:
         text = repr(value)
-    except Exception as error:  # Of an integer of thousands of digits, too.
+    except BaseException as error:  # Of an integer of thousands of digits, too; and code of others may even exit.
         return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
+    return cut(text, LONGEST_SHOWN)
 
 
 class DocketError(Exception):
-    """Root of everything raised on purpose by this package."""
+    """Root of everything raised on purpose by this package. Its text is bounded, whatever name or key it quotes."""
+
+    def __str__(self) -> str:
+        return cut(super().__str__(), LONGEST_MESSAGE)
 
 
 class ConfigError(DocketError, ValueError):

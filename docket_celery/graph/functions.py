@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final, TypeVar, overload
 
-from docket_celery.errors import GraphFormatError, UnknownNode
+from docket_celery.errors import GraphFormatError, UnknownNode, shown
 
 CONTEXT_PARAMETER: Final = "ctx"
 """The parameter that takes the node context; no field may have this name."""
@@ -94,10 +94,10 @@ def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]
     try:
         parameters = _signature(target).parameters.values()
     except (TypeError, ValueError) as error:
-        raise GraphFormatError(f"the parameters of {function!r} cannot be read: {error}") from error
+        raise GraphFormatError(f"the parameters of {shown(function)} cannot be read: {error}") from error
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            raise GraphFormatError(f"{function!r}: parameter {parameter.name!r} is positional-only")
+            raise GraphFormatError(f"{shown(function)}: parameter {parameter.name!r} is positional-only")
     unusable = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
     return tuple(parameter for parameter in parameters if parameter.kind not in unusable)
 
@@ -126,8 +126,10 @@ def _own_name(function: Any) -> str:
     if isinstance(function, MethodType | BuiltinMethodType) and not isinstance(function.__self__, type):
         owner = function.__self__
         if owner is not None and not inspect.ismodule(owner):
-            raise GraphFormatError(f"{function!r} is bound to an object, so no other process could find it by name")
+            raise GraphFormatError(
+                f"{shown(function)} is bound to an object, so no other process could find it by name"
+            )
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(module, str) or not isinstance(qualname, str):
-        raise GraphFormatError(f"a node needs a function, a Celery task or a name, got {function!r}")
+        raise GraphFormatError(f"a node needs a function, a Celery task or a name, got {shown(function)}")
     return f"{module}:{qualname}"

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NewType, NoReturn, Union, get_args, get_
 import jsonschema_rs
 from pydantic import PydanticUserError, TypeAdapter
 
-from docket_celery.errors import GraphFormatError
+from docket_celery.errors import GraphFormatError, shown
 from docket_celery.graph.plain import plain_copy
 
 LONGEST_MESSAGE: Final = 300
@@ -33,13 +33,13 @@ def json_schema_of(type_or_schema: Any) -> dict[str, Any]:
     if isinstance(type_or_schema, Mapping):
         schema = plain_copy(type_or_schema, "schema")
     elif type_or_schema is None or isinstance(type_or_schema, bool | int | float | str | list | tuple):
-        raise GraphFormatError(f"a schema is a Python type or a JSON Schema mapping, got {type_or_schema!r}")
+        raise GraphFormatError(f"a schema is a Python type or a JSON Schema mapping, got {shown(type_or_schema)}")
     else:
         try:
             schema = plain_copy(TypeAdapter(type_or_schema).json_schema(), "schema")
         except (PydanticUserError, TypeError, ValueError, NameError, AttributeError) as error:
             reason = str(error).splitlines()[0]
-            raise GraphFormatError(f"{type_or_schema!r} has no JSON Schema: {reason}") from error
+            raise GraphFormatError(f"{shown(type_or_schema)} has no JSON Schema: {reason}") from error
     Schema(schema)
     return dict(schema)
 

@@ -1,11 +1,12 @@
 """Exceptions as data: bounded, readable text that nobody needs the exception's class to read.
 
-Tolerates whatever user code may raise: exceptions that cannot be printed, that are their own cause, that carry
-megabytes, or whose chain has thousands of links.
+Tolerates whatever user code may raise: exceptions that cannot be printed, that exit when they are, that are their own
+cause, that carry megabytes, or whose chain has thousands of links.
 """
 
 from __future__ import annotations
 
+from docket_celery.errors import cut
 from docket_celery.run.document import Failure, JsonValue
 
 LONGEST_MESSAGE = 4_000
@@ -35,15 +36,14 @@ def message_of(error: BaseException) -> str:
     """The exception's own text; a placeholder where it has none or cannot give it."""
     try:
         text = str(error)
-    except Exception as unprintable:
+    except BaseException as unprintable:
         text = f"<{type(error).__name__} cannot be printed: its __str__ raised {type(unprintable).__name__}>"
     return printable(text) or f"<{type(error).__name__} without a message>"
 
 
 def printable(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """`text` cut to a bounded length, with NUL and lone surrogates shown as escapes."""
-    cut = text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
-    return cut.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return cut(text, longest).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _causes(error: BaseException) -> list[BaseException]:

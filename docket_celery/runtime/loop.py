@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from docket_celery.errors import InvalidInput, PermanentFailure
+from docket_celery.errors import InvalidInput, PermanentFailure, shown
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task, next_due
 from docket_celery.run.events import Event, EventType
@@ -178,7 +178,7 @@ def _initial_fields(program: RuntimeGraph, input: Mapping[str, Any], options: Ru
     if not isinstance(input, Mapping):
         raise InvalidInput(f"the input of a run must be a mapping of fields, got {type(input).__name__}")
     known = [name for name, field_ in program.fields.items() if field_.is_input]
-    unknown = sorted(repr(name) for name in input if name not in known)
+    unknown = sorted(shown(name) for name in input if name not in known)
     if unknown:
         raise InvalidInput(f"graph {program.graph_id!r} takes no input {', '.join(unknown)}; it takes {known}")
     fields = {name: field_.initial for name, field_ in program.fields.items() if field_.has_initial}

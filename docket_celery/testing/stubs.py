@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from docket_celery.errors import InvalidInput
+from docket_celery.errors import InvalidInput, shown
 from docket_celery.graph.document import Graph
 from docket_celery.graph.elements import Node
 from docket_celery.graph.functions import parameters_of
@@ -21,7 +21,7 @@ def with_stubs(graph: Graph, stubs: Mapping[str, Any]) -> Graph:
     """
     unknown = sorted(set(stubs) - set(graph.nodes))
     if unknown:
-        raise InvalidInput(f"graph {graph.id!r} has no node {unknown[0]!r} to stub; it has {sorted(graph.nodes)}")
+        raise InvalidInput(f"graph {graph.id!r} has no node {shown(unknown[0])} to stub; it has {sorted(graph.nodes)}")
     stubbed = {id: _stubbed(node, stubs[id]) if id in stubs else node for id, node in graph.nodes.items()}
     return replace(graph, nodes=stubbed)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from docket_celery.errors import NotFound
+from docket_celery.errors import NotFound, shown
 from docket_celery.run.values import fresh
 from docket_celery.storage.contracts.bounds import check_limit
 from docket_celery.storage.contracts.rules import owner_of
@@ -43,14 +43,14 @@ class MemoryGraphStore:
         with self._state.lock:
             graph = self._state.graphs.get((owner_of(scope), ref))
             if graph is None:
-                raise NotFound(f"no graph {ref.graph_id!r} version {ref.graph_hash!r} in this scope")
+                raise NotFound(f"no graph {shown(ref.graph_id)} version {shown(ref.graph_hash)} in this scope")
             return _version(graph)
 
     def fetch_latest(self, scope: Scope, graph_id: str) -> GraphVersion:
         with self._state.lock:
             versions = self._versions(scope, graph_id)
             if not versions:
-                raise NotFound(f"no graph {graph_id!r} in this scope")
+                raise NotFound(f"no graph {shown(graph_id)} in this scope")
             return _version(max(versions, key=_age))
 
     def list_graph_versions(

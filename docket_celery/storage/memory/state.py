@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from docket_celery.clock import Clock, IdSource
-from docket_celery.errors import NotFound
+from docket_celery.errors import NotFound, shown
 from docket_celery.graph.elements import LONGEST_DELAY
 from docket_celery.run.document import JsonValue, Run, RunStatus
 from docket_celery.run.events import Event
@@ -118,7 +118,7 @@ class State:
         """The run's row, if `scope` may see it; otherwise `NotFound`."""
         stored = self.runs.get(run_id)
         if stored is None or not scope.sees(stored.tenant):
-            raise NotFound(f"no run {run_id!r} in this scope")
+            raise NotFound(f"no run {shown(run_id)} in this scope")
         return stored
 
     def held(self, run_id: str, token: str) -> StoredRun | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg.rows import DictRow
 
-from docket_celery.errors import InvalidInput, NotFound
+from docket_celery.errors import InvalidInput, NotFound, shown
 from docket_celery.run.values import encode
 from docket_celery.storage.contracts.bounds import check_limit
 from docket_celery.storage.contracts.rules import owner_of
@@ -38,13 +38,13 @@ class PostgresGraphStore:
     def fetch_graph(self, scope: Scope, ref: GraphRef) -> GraphVersion:
         row = self._read_one("fetch_graph", scope, ref.graph_id, graph_hash=ref.graph_hash)
         if row is None:
-            raise NotFound(f"no graph {ref.graph_id!r} version {ref.graph_hash!r} in this scope")
+            raise NotFound(f"no graph {shown(ref.graph_id)} version {shown(ref.graph_hash)} in this scope")
         return graph_of(row)
 
     def fetch_latest(self, scope: Scope, graph_id: str) -> GraphVersion:
         row = self._read_one("fetch_latest_graph", scope, graph_id)
         if row is None:
-            raise NotFound(f"no graph {graph_id!r} in this scope")
+            raise NotFound(f"no graph {shown(graph_id)} in this scope")
         return graph_of(row)
 
     def list_graph_versions(

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from docket_celery.errors import InvalidInput, NotFound
+from docket_celery.errors import InvalidInput, NotFound, shown
 from docket_celery.graph.elements import LONGEST_DELAY
 from docket_celery.run.codec import encode_event_data, encode_state
 from docket_celery.run.document import Run
@@ -51,7 +51,7 @@ def named(run_id: str) -> str:
     try:
         return check_name(run_id, "run id")
     except InvalidInput as error:
-        raise NotFound(f"no run {run_id!r} in this scope") from error
+        raise NotFound(f"no run {shown(run_id)} in this scope") from error
 
 
 def bounded(delay: timedelta) -> timedelta:

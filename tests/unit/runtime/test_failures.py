@@ -23,6 +23,22 @@ class Unprintable(Exception):
     __repr__ = __str__
 
 
+class EndsTheProcess(Exception):
+    """As with a message that is made by code which looks something up, and gives up."""
+
+    def __str__(self) -> str:
+        raise SystemExit(2)
+
+    __repr__ = __str__
+
+
+class InterruptsTheProcess(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
 class NeedsKeyword(Exception):
     def __init__(self, *, code: int) -> None:
         super().__init__(f"code {code}")
@@ -66,6 +82,9 @@ HARD = {
     "circle": caused_in_a_circle,
     "thousands": caused_by_thousands,
     "unprintable": Unprintable,
+    "an exit for a message": EndsTheProcess,
+    "an interrupt for a message": InterruptsTheProcess,
+    "an exit within a group": lambda: ExceptionGroup("many", [EndsTheProcess()]),
     "cause without a truth": caused_by_what_is_neither_true_nor_false,
     "keyword": lambda: NeedsKeyword(code=3),
     "huge": lambda: ValueError("x" * 10_000_000),
