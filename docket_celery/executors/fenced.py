@@ -14,7 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from docket_celery.executors.coroutines import run_together
-from docket_celery.executors.forks import call_once
+from docket_celery.executors.forks import Passes, call_once
 from docket_celery.executors.overdue import Helper, Overdue
 from docket_celery.executors.round import GRACE, Begun, Round
 from docket_celery.executors.threads import KeptThreads
@@ -25,6 +25,7 @@ from docket_celery.runtime.executor import (
     MayBegin,
     always,
     in_time,
+    is_keyboard_interrupt,
     never,
 )
 
@@ -39,7 +40,8 @@ class FencedExecutor:
     """Plain attempts run in helper threads, one at a time in each; `async def` ones share a thread's loop.
 
     How many helpers a superstep has, at most `width`, is decided in `round`; `grace` is what it gives the first one.
-    `offload` is given where threads are greenlets: an event loop needs a thread of its own there.
+    `offload` is given where threads are greenlets: an event loop needs a thread of its own there. `is_farewell` is that
+    of `NodeExecutor`, for what has to run in the calling thread.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class FencedExecutor:
         width: int = WIDTH,
         grace: float = GRACE,
         offload: Offload | None = None,
+        is_farewell: Passes = is_keyboard_interrupt,
     ) -> None:
         self.overdue = overdue or Overdue()
         self._monotonic = monotonic
         self._width = width
         self._grace = grace
         self._offload = offload
+        self._is_farewell = is_farewell
         self._threads = KeptThreads(monotonic)
 
     def execute(
@@ -65,7 +69,9 @@ class FencedExecutor:
         a helper thread cannot be ended, void or not.
         """
         shared = Round(attempts, self._monotonic, width=self._width, grace=self._grace)
-        return _Crew(shared, may_begin, self._monotonic, self.overdue, self._threads, self._offload).carry_out()
+        return _Crew(
+            shared, may_begin, self._monotonic, self.overdue, self._threads, self._offload, self._is_farewell
+        ).carry_out()
 
 
 class _Crew:
@@ -79,6 +85,7 @@ class _Crew:
         overdue: Overdue,
         threads: KeptThreads,
         offload: Offload | None,
+        is_farewell: Passes,
     ) -> None:
         self._round = shared
         self._may_begin = may_begin
@@ -86,6 +93,7 @@ class _Crew:
         self._overdue = overdue
         self._threads = threads
         self._offload = offload
+        self._is_farewell = is_farewell
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._arrived: deque[tuple[int, AttemptResult]] = deque()
@@ -101,7 +109,7 @@ class _Crew:
                 if self._round.is_over:
                     return self._round.results
                 for helper in helpers:
-                    if not self._threads.run(partial(self._help, helper)):
+                    if not self._threads.run(partial(self._help, helper, _nothing)):
                         self._do_without(helper)
                 self._wait(look)
         finally:
@@ -112,12 +120,12 @@ class _Crew:
 
     def _do_without(self, helper: Helper) -> None:
         """No thread can be had for this helper. If there is no other one either, its work is done here, in the calling
-        thread: what overruns its deadline then is judged when it ends.
+        thread: what overruns its deadline then is judged when it ends, and what ends the process is raised.
         """
         with self._lock:
             is_last = self._round.dismiss(helper)
         if is_last:
-            self._help(helper)
+            self._help(helper, self._is_farewell)
 
     def _wait(self, until: float | None) -> None:
         """Until the round needs attention, at `until` at the latest."""
@@ -126,11 +134,11 @@ class _Crew:
         except Empty:
             return
 
-    def _help(self, helper: Helper) -> None:
-        """All that a helper does, in its own thread. No attempt sees what another one sets in its context."""
+    def _help(self, helper: Helper, passes: Passes) -> None:
+        """All that a helper does, in its thread. No attempt sees what another one sets in its context."""
         try:
             while share := self._take(helper):
-                self._context.copy().run(self._begin, share)
+                self._context.copy().run(self._begin, share, passes)
         finally:
             self._overdue.end(helper)
 
@@ -138,16 +146,16 @@ class _Crew:
         with self._lock:
             return self._round.take(helper)
 
-    def _begin(self, share: list[Begun]) -> None:
+    def _begin(self, share: list[Begun], passes: Passes) -> None:
         index, attempt = share[0]
         if not attempt.node.is_async:
-            result = call_once(attempt, self._may_begin, passes=_nothing)
+            result = call_once(attempt, self._may_begin, passes=passes)
             self._report(index, in_time(attempt, result, self._monotonic))
         elif self._offload is None:
-            run_together(share, self._may_begin, self._report, self._monotonic)
+            run_together(share, self._may_begin, self._report, self._monotonic, passes=passes)
         else:
             # From a real thread, only what is safe between threads: greenlets look at what has arrived.
-            self._offload(lambda: run_together(share, self._may_begin, self._note, self._monotonic))
+            self._offload(lambda: run_together(share, self._may_begin, self._note, self._monotonic, passes=_nothing))
             self._collect()
 
     def _note(self, index: int, result: AttemptResult) -> None:

@@ -12,8 +12,11 @@ from collections.abc import Callable
 
 from docket_celery.runtime.executor import AttemptResult, MayBegin, Raised, Started, call
 
+Passes = Callable[[BaseException], bool]
+"""Whether an exception raised inside a node is none of the node's own and goes on to whoever called the executor."""
 
-def call_once(attempt: Started, may_begin: MayBegin, *, passes: Callable[[BaseException], bool]) -> AttemptResult:
+
+def call_once(attempt: Started, may_begin: MayBegin, *, passes: Passes) -> AttemptResult:
     """What `call` gives, in the process that has called it and in no other."""
     process = os.getpid()
     try:

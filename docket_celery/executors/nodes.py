@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from docket_celery.executors.fenced import FencedExecutor, Offload
-from docket_celery.executors.forks import call_once
+from docket_celery.executors.forks import Passes, call_once
 from docket_celery.executors.interruption import DeadlineReached, Interrupter
 from docket_celery.executors.overdue import Overdue
 from docket_celery.runtime.executor import (
@@ -41,12 +41,12 @@ class NodeExecutor:
         monotonic: Callable[[], float],
         *,
         interruptible: bool = True,
-        is_farewell: Callable[[BaseException], bool] = is_keyboard_interrupt,
+        is_farewell: Passes = is_keyboard_interrupt,
         offload: Offload | None = None,
     ) -> None:
         self.overdue = Overdue()
         self._monotonic = monotonic
-        self._fenced = FencedExecutor(monotonic, overdue=self.overdue, offload=offload)
+        self._fenced = FencedExecutor(monotonic, overdue=self.overdue, offload=offload, is_farewell=is_farewell)
         self._interrupter = Interrupter(monotonic) if interruptible else None
         self._is_farewell = is_farewell
 

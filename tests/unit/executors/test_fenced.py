@@ -331,6 +331,34 @@ async def leaves_an_exit_behind() -> None:
     await asyncio.Event().wait()
 
 
+class Farewell(Exception):
+    """What clean-up code of a node may put in the place of an exit."""
+
+
+def is_farewell(error: BaseException) -> bool:
+    return isinstance(error, SystemExit | Farewell)
+
+
+async def exits_at_once() -> None:
+    sys.exit()
+
+
+async def cleans_up() -> None:
+    raise Farewell
+
+
+@pytest.mark.parametrize("ends", [sys.exit, exits_at_once, leaves_an_exit_behind, cleans_up])
+def test_where_no_thread_can_be_had_a_farewell_passes_through_siblings_too(ends: Any) -> None:
+    """As in a pool process that is told to end: it is nobody's failure, and nothing of the superstep is committed."""
+
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+
+    executor = FencedExecutor(time.monotonic, is_farewell=is_farewell)
+    with no_threads(), pytest.raises((SystemExit, Farewell)):
+        executor.execute([attempt(coroutine, timeout=SOON), attempt(lambda: None), attempt(ends, timeout=SOON)])
+
+
 @pytest.mark.parametrize("ends", [stops_the_loop, cancels_everything, leaves_an_exit_behind])
 def test_siblings_whose_loop_is_ended_do_not_wait_for_their_deadlines(executor: FencedExecutor, ends: Any) -> None:
     async def at_once() -> str:
