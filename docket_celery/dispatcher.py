@@ -31,7 +31,9 @@ class Launch(Protocol):
     """Starts vehicles elsewhere."""
 
     def __call__(self, leases: Sequence[Lease]) -> int:
-        """Publishes the leases in order and returns how many went out; stops at the first that does not."""
+        """Publishes the leases in order and returns how many went out; stops at the first that does not. Of those that
+        leave together none counts unless all do: a lease that is given back although it went out is harmless.
+        """
         ...
 
 

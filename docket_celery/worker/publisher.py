@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from celery import Celery, uuid
@@ -66,14 +67,16 @@ def bounded_connection(app: Celery) -> Connection:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Letter:
-    """A message to be sent, unless a look at the broker is against it. `has_gone` is None until it was seen to."""
+    """A message to be sent, unless a look at the broker is against it. The broker is told its `lifetime`, in seconds;
+    `fields` are its own. `has_gone` is None until it was seen to.
+    """
 
     task: str
     queue: str
     kwargs: dict[str, Any]
-    lifetime: float
-    unless: Callable[[Producer], bool]
     fields: dict[str, Any]
+    lifetime: float = STALE
+    unless: Callable[[Producer], bool] = lambda _: False
     has_gone: bool | None = None
 
 
@@ -122,23 +125,32 @@ class Publisher:
         self._nudges = Nudges(self.nudge, monotonic=self._monotonic)
 
     def __call__(self, leases: Sequence[Lease]) -> int:
-        """Publishes leases in order over one producer; how many went out.
+        """Publishes leases in order over one producer, some of them together; how many went out.
 
         Only the broker drops an old one, if it can. A date for Celery to judge would be written and read for each run,
         while a lease is worth what its redemption says.
         """
-        for count, lease in enumerate(leases):
-            if not self._send(
-                VEHICLE,
-                self._config.queue,
-                {"lease": to_message(lease)},
-                shadow=f"{VEHICLE}[{lease.graph_id}]",
-                argsrepr="()",
-                kwargsrepr=f"graph={lease.graph_id} run={lease.run_id} attempt={lease.claim_attempt}",
-                lifetime=max(STALE, 10 * self._config.orphan_ttl),
-            ):
-                return count
-        return len(leases)
+        gone = 0
+        for first in range(0, len(leases), LARGEST):
+            letters = [self._letter_of(lease) for lease in leases[first : first + LARGEST]]
+            self._send(letters)
+            gone += sum(1 for _ in takewhile(lambda letter: letter.has_gone, letters))
+            if gone < first + len(letters):
+                break
+        return gone
+
+    def _letter_of(self, lease: Lease) -> _Letter:
+        return _Letter(
+            task=VEHICLE,
+            queue=self._config.queue,
+            kwargs={"lease": to_message(lease)},
+            lifetime=max(STALE, 10 * self._config.orphan_ttl),
+            fields={
+                "shadow": f"{VEHICLE}[{lease.graph_id}]",
+                "argsrepr": "()",
+                "kwargsrepr": f"graph={lease.graph_id} run={lease.run_id} attempt={lease.claim_attempt}",
+            },
+        )
 
     def wake(self, *, after: float = 0.0) -> None:
         """Nudges the fleet, together with whoever else asks for it at the time. Never raises.
@@ -157,7 +169,9 @@ class Publisher:
 
     def tick(self, task: str = DISPATCH) -> bool:
         """Sends what beat would send: a tick, or a time of pruning. False when it did not go out."""
-        return self._send(task, self._config.tick_queue, {}, lifetime=STALE, expires=STALE)
+        letter = _Letter(task=task, queue=self._config.tick_queue, kwargs={}, fields={"expires": STALE})
+        self._send([letter])
+        return bool(letter.has_gone)
 
     def nudge(self) -> None:
         """Sends a nudge at once, whoever else asks: a vehicle message without a lease. The slot that takes it claims
@@ -165,16 +179,15 @@ class Publisher:
 
         Like a lease it is dropped by the broker or not at all: there are few, and one that is late costs a scan.
         """
-        sent = self._send(
-            VEHICLE,
-            self._config.queue,
-            {},
+        letter = _Letter(
+            task=VEHICLE,
+            queue=self._config.queue,
+            kwargs={},
             unless=lambda producer: self._enough and self._enough_wait(producer),
-            argsrepr="()",
-            kwargsrepr="nudge",
-            lifetime=STALE,
+            fields={"argsrepr": "()", "kwargsrepr": "nudge"},
         )
-        if sent and not self._enough:
+        self._send([letter])
+        if letter.has_gone and not self._enough:
             self._look_now_and_then()
 
     def _look_now_and_then(self) -> None:
@@ -201,40 +214,31 @@ class Publisher:
         self._enough = waiting >= ENOUGH
         return self._enough
 
-    def _send(
-        self,
-        task: str,
-        queue: str,
-        kwargs: dict[str, Any],
-        *,
-        lifetime: float,
-        unless: Callable[[Producer], bool] = lambda _: False,
-        **fields: Any,
-    ) -> bool:
-        """Sends one message. `lifetime` is told to the broker; `fields` are the message's own.
+    def _send(self, letters: Sequence[_Letter]) -> None:
+        """Sends messages in order, and sees to each of them unless one before it did not go out.
 
         Threads take turns. Who has the turn sends what others wait to send as well.
         """
         self._own_process()
-        letter = _Letter(task=task, queue=queue, kwargs=kwargs, lifetime=lifetime, unless=unless, fields=fields)
         with held():
-            self._waiting.append(letter)
+            self._waiting.extend(letters)
             try:
                 with self._lock:
-                    if letter.has_gone is None:
-                        self._send_all([letter, *self._company(letter)])
+                    self._withdraw(letters)
+                    own = [letter for letter in letters if letter.has_gone is None]
+                    if own and not any(letter.has_gone is False for letter in letters):
+                        self._send_all([*own, *self._company(LARGEST - len(own))])
             finally:
-                self._withdraw(letter)
-        return bool(letter.has_gone)
+                self._withdraw(letters)
 
-    def _company(self, letter: _Letter) -> list[_Letter]:
-        """Those that go with this one."""
-        self._withdraw(letter)
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST - 1))]
+    def _company(self, most: int) -> list[_Letter]:
+        """Those of others that go along."""
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), most))]
 
-    def _withdraw(self, letter: _Letter) -> None:
-        with suppress(ValueError):
-            self._waiting.remove(letter)
+    def _withdraw(self, letters: Sequence[_Letter]) -> None:
+        for letter in letters:
+            with suppress(ValueError):
+                self._waiting.remove(letter)
 
     def _send_all(self, letters: Sequence[_Letter]) -> None:
         """Whether a part of them has gone out cannot always be told, and then none of them counts as gone: a message

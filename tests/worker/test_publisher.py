@@ -23,7 +23,7 @@ from docket_celery.storage.contracts.claims import Lease
 from docket_celery.worker import nudges
 from docket_celery.worker import publisher as publishing
 from docket_celery.worker.messages import to_message
-from docket_celery.worker.publisher import DISPATCH, ENOUGH, LOOK_EVERY, VEHICLE, Publisher
+from docket_celery.worker.publisher import DISPATCH, ENOUGH, LARGEST, LOOK_EVERY, VEHICLE, Publisher
 
 DATABASE = "postgresql://127.0.0.1:9/never-asked"
 
@@ -82,6 +82,39 @@ def test_leases_go_out_in_order_to_the_queue_of_leases(docket: Docket) -> None:
 
 
 @pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each exchange with the broker has carried."""
+    counts: list[int] = []
+    in_one = publishing._in_one_exchange
+    monkeypatch.setattr(publishing, "_in_one_exchange", lambda by, count: (counts.append(count), in_one(by, count))[1])
+    return counts
+
+
+def test_the_leases_of_a_scan_leave_in_few_exchanges(docket: Docket, exchanges: list[int]) -> None:
+    names = [f"run-{number}" for number in range(2 * LARGEST + 1)]
+    assert docket.publisher([_lease(name) for name in names]) == len(names)
+    assert exchanges == [LARGEST, LARGEST, 1]
+    assert [message.payload[1]["lease"]["run_id"] for message in _received(docket, "docket")] == names
+
+
+@pytest.mark.parametrize(("failing", "gone"), [(0, 0), (5, 0), (LARGEST, LARGEST), (2 * LARGEST + 2, 2 * LARGEST)])
+def test_of_many_leases_those_count_that_went_out_before_the_first_that_did_not(
+    docket: Docket, monkeypatch: pytest.MonkeyPatch, failing: int, gone: int
+) -> None:
+    post = docket.publisher._post
+
+    def post_or_fail(producer: Any, letter: Any) -> None:
+        if letter.kwargs["lease"]["run_id"] == f"run-{failing}":
+            raise OSError("the broker is gone")
+        post(producer, letter)
+
+    monkeypatch.setattr(docket.publisher, "_post", post_or_fail)
+    names = [f"run-{number}" for number in range(3 * LARGEST)]
+    assert docket.publisher([_lease(name) for name in names]) == gone
+    assert [message.payload[1]["lease"]["run_id"] for message in _received(docket, "docket")][:gone] == names[:gone]
+
+
+@pytest.fixture
 def waiting(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Future[int]], threading.Event]]:
     """Three threads that wait to publish while a fourth is held up in the middle of it, until the event is set."""
     publisher, gate, begun = docket.publisher, threading.Event(), threading.Event()
@@ -107,16 +140,13 @@ def waiting(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[l
 
 
 def test_leases_that_threads_publish_while_another_does_go_out_together(
-    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], monkeypatch: pytest.MonkeyPatch
+    docket: Docket, waiting: tuple[list[Future[int]], threading.Event], exchanges: list[int]
 ) -> None:
     futures, gate = waiting
-    groups: list[int] = []
-    in_one = publishing._in_one_exchange
-    monkeypatch.setattr(publishing, "_in_one_exchange", lambda by, count: (groups.append(count), in_one(by, count))[1])
     gate.set()
     assert [future.result(60) for future in futures] == [1, 1, 1, 1]
-    assert sum(groups) == 4
-    assert len(groups) < 4
+    assert sum(exchanges) == 4
+    assert len(exchanges) < 4
     messages = _received(docket, "docket")
     assert [message.payload[1]["lease"]["run_id"] for message in messages] == [f"run-{number}" for number in range(4)]
     assert len({message.headers["id"] for message in messages}) == 4
