@@ -31,11 +31,14 @@ class RuntimeField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeParameter:
-    """One argument of a node's call: where it comes from, and how its Python type is rebuilt from JSON."""
+    """One argument of a node's call: where it comes from, and how its Python type is rebuilt from JSON. `is_of_others`
+    tells that the field was declared with another version of that type than this process has.
+    """
 
     name: str
     source: FieldInput | ConstantInput
     revive: Callable[[JsonValue], Any] | None = None
+    is_of_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

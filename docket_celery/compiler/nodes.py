@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 from docket_celery.errors import UnknownNode
 from docket_celery.graph.document import Graph
-from docket_celery.graph.elements import FieldInput, Node
+from docket_celery.graph.elements import Field, FieldInput, Node
 from docket_celery.graph.functions import CONTEXT_PARAMETER, is_task, parameters_of
-from docket_celery.graph.schemas import reviver
+from docket_celery.graph.schemas import holds_another_version, reviver
 from docket_celery.program import RuntimeParameter
 
 Resolver: TypeAlias = Callable[[str], Callable[..., Any]]
@@ -69,18 +69,22 @@ def bindings_of(node: Node, contract: Contract | None) -> Mapping[str, Any]:
     return {name: FieldInput(field=name, optional=not required) for name, required in contract.parameters.items()}
 
 
-def bind(node: Node, contract: Contract | None, fields: Mapping[str, Any]) -> tuple[RuntimeParameter, ...]:
+def bind(node: Node, contract: Contract | None, fields: Mapping[str, Field]) -> tuple[RuntimeParameter, ...]:
     """The arguments of the node's call, by name. An optional one whose field does not exist is left out for good."""
     annotations: Mapping[str, Any] = {} if contract is None else contract.annotations
     return tuple(
-        RuntimeParameter(
-            name=name,
-            source=source,
-            revive=reviver(annotations[name]) if name in annotations else None,
-        )
+        _parameter(name, source, annotations.get(name), fields)
         for name, source in sorted(bindings_of(node, contract).items())
         if not isinstance(source, FieldInput) or source.field in fields or not source.optional
     )
+
+
+def _parameter(name: str, source: Any, annotation: Any, fields: Mapping[str, Field]) -> RuntimeParameter:
+    revive = reviver(annotation)
+    if revive is None or not isinstance(source, FieldInput) or source.field not in fields:
+        return RuntimeParameter(name=name, source=source, revive=revive)
+    is_of_others = holds_another_version(annotation, fields[source.field].schema)
+    return RuntimeParameter(name=name, source=source, revive=revive, is_of_others=is_of_others)
 
 
 def local_resolver(graph: Graph) -> Resolver:

@@ -110,6 +110,25 @@ def reviver(annotation: Any) -> Callable[[Any], Any] | None:
     return adapter.validate_python if complete else None
 
 
+def holds_another_version(annotation: Any, document: Mapping[str, Any]) -> bool:
+    """Whether the annotation has a type whose namesake in the JSON Schema `document` is another one: it was made from
+    the type as another release has it.
+    """
+    try:
+        here = _named(TypeAdapter(annotation).json_schema())
+    except Exception:  # Types may have schemas of their own making, or none.
+        return False
+    there = _named(document)
+    return any(here[name] != there[name] for name in here.keys() & there.keys())
+
+
+def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of a schema that have a name: those that it defines, and itself."""
+    definitions = dict(document.get("$defs", {}))
+    itself = {key: value for key, value in document.items() if key != "$defs"}
+    return {**definitions, itself["title"]: itself} if "title" in itself else definitions
+
+
 def _is_json_itself(annotation: Any) -> bool:
     if annotation is Any or annotation is None or isinstance(annotation, str):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from docket_celery.errors import PermanentFailure
+from docket_celery.errors import CorruptRecord, PermanentFailure
 from docket_celery.graph.elements import ConstantInput, FieldInput
 from docket_celery.program import RuntimeNode, RuntimeParameter
 from docket_celery.run.document import JsonValue
@@ -14,7 +14,8 @@ from docket_celery.runtime.failures import message_of
 
 
 def bind(node: RuntimeNode, state: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """Arguments for one call. `PermanentFailure` names the parameter that cannot be bound.
+    """Arguments for one call. `PermanentFailure` names the parameter that cannot be bound; `CorruptRecord` one that
+    another release may yet bind.
 
     Every container is a private copy: what a node does to its arguments reaches nobody.
     """
@@ -51,10 +52,13 @@ def _revive(node: RuntimeNode, parameter: RuntimeParameter, value: JsonValue) ->
     try:
         return parameter.revive(value)
     except Exception as error:
-        raise PermanentFailure(
+        reason = (
             f"parameter {parameter.name!r} of node {node.id!r} cannot be rebuilt from its committed value: "
             f"{message_of(error)}"
-        ) from error
+        )
+        if parameter.is_of_others:
+            raise CorruptRecord(f"{reason}; its field was declared with another version of the type") from error
+        raise PermanentFailure(reason) from error
 
 
 def _place(parameter: RuntimeParameter) -> str:

@@ -129,7 +129,8 @@ def propose_advance(
 
     `now` is the vehicle's reading of the database clock; planning uses at least `resume_floor`, so that a run that
     the database found due is not found early here. `read` fetches values that the run has left unread, and is called
-    only for those that this moment needs. Calls node code, through `executor`, and writes nothing.
+    only for those that this moment needs. Calls node code, through `executor`, and writes nothing. Raises
+    `CorruptRecord` for a value that only another release of the app can give to its node.
     """
     planned = plan(run, max(now(), resume_floor) if resume_floor is not None else now())
     if isinstance(planned, Expire):

@@ -11,7 +11,7 @@ import pytest
 from docket_celery.compiler.nodes import bind, chain, contract_of, local_resolver
 from docket_celery.errors import UnknownNode
 from docket_celery.graph.document import Graph
-from docket_celery.graph.elements import FieldInput, Node
+from docket_celery.graph.elements import Field, FieldInput, Node
 
 if TYPE_CHECKING:
     from somewhere import Hidden  # type: ignore[import-not-found]
@@ -58,10 +58,11 @@ def test_a_celery_task_is_bound_through_run_and_called_itself() -> None:
 
 def test_an_optional_parameter_that_is_no_field_is_left_out_for_good() -> None:
     node = Node(id="a", call="a")
-    bound = bind(node, contract_of(typed), {"at": 1, "hidden": 1, "plain": 1})
+    fields = {name: Field(name=name) for name in ("at", "hidden", "plain", "maybe")}
+    bound = bind(node, contract_of(typed), {name: fields[name] for name in ("at", "hidden", "plain")})
     assert [parameter.name for parameter in bound] == ["at", "hidden", "plain"]
     assert [parameter.revive is not None for parameter in bound] == [True, False, False]
-    bound = bind(node, contract_of(typed), {"at": 1, "hidden": 1, "plain": 1, "maybe": 1})
+    bound = bind(node, contract_of(typed), fields)
     assert [parameter.source for parameter in bound if parameter.name == "maybe"] == [
         FieldInput(field="maybe", optional=True)
     ]

@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, create_model, field_validator
 from support.clock import NOON
 from support.faults import Fault, lost_reply, unreachable
 from support.rig import Rig
 
 from docket_celery import START, Graph, Sleep
 from docket_celery.errors import CorruptRecord, StoreUnavailable
+from docket_celery.graph.elements import FieldInput
 from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON
 from docket_celery.telemetry.hook import DrainFinished, RunsPoisoned
@@ -26,6 +28,21 @@ def nothing() -> None:
 
 def nothing_either() -> None:
     """Another one."""
+
+
+def released(definition: type) -> tuple[type, Any]:
+    """A type as one release of the app has it, and the node of that release."""
+
+    def use(item: definition) -> dict[str, Any]:  # type: ignore[valid-type]
+        return {"seen": repr(item)}
+
+    # The text of an annotation would be looked up in this module.
+    use.__annotations__["item"] = definition
+    return definition, use
+
+
+def release(**fields: Any) -> tuple[type, Any]:
+    return released(create_model("Item", __module__=__name__, **fields))
 
 
 def single(function: Any = nothing, name: str = "single", **options: Any) -> Graph:
@@ -76,6 +93,57 @@ def test_abandons_used_up_poison_the_run_for_that_reason_and_a_retry_heals_it_on
     rig.functions |= known
     rig.verbs.retry_poisoned_run("run-1")
     assert rig.drain() == Parked(park="terminal")
+
+
+IN_USE = release(id=(str, ...))
+CHANGED = {
+    "a field is added": release(id=(str, ...), count=(int, ...)),
+    "a field is narrowed": release(id=(int, ...)),
+    "a field has another name": release(name=(str, ...)),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["itself", "in a list"])
+@pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED.keys())
+def test_a_value_whose_type_another_release_has_changed_waits_for_the_one_that_can_read_it(
+    changed: tuple[type, Any], nested: bool
+) -> None:
+    rig = Rig()
+    item, use = IN_USE
+    declared = list[item] if nested else item  # type: ignore[valid-type]
+    graph = Graph("typed").input("items", declared).field("seen", str)
+    graph = graph.node("use", use, inputs={"item": FieldInput(field="items", path=(0,) if nested else ())})
+    rig.start(graph.edge(START, "use"), {"items": [{"id": "x"}] if nested else {"id": "x"}})
+    (name,) = rig.functions
+    elsewhere = Rig(storage=rig.engine.storage, clock=rig.clock)
+    elsewhere.functions[name] = changed[1]
+    outcome = elsewhere.drain()
+    assert isinstance(outcome, Abandoned)
+    assert "parameter 'item' of node 'use'" in outcome.reason
+    assert "another version of the type" in outcome.reason
+    assert (rig.info().claim_attempts, rig.info().claim_abandons) == (0, 1)
+    rig.advance(61.0)
+    assert rig.drain() == Parked(park="terminal")
+    assert rig.run("run-1").fields["seen"] == "Item(id='x')"
+
+
+def test_a_value_that_its_own_release_cannot_read_fails_the_run() -> None:
+    class Picky(BaseModel):
+        id: str
+
+        @field_validator("id")
+        @classmethod
+        def never(cls, value: str) -> str:
+            raise ValueError("never good enough")
+
+    rig = Rig()
+    item, use = released(Picky)
+    graph = Graph("typed").input("item", item).field("seen", str).node("use", use).edge(START, "use")
+    rig.start(graph, {"item": {"id": "x"}})
+    assert rig.drain() == Parked(park="terminal")
+    failure = rig.run("run-1").failure
+    assert failure is not None
+    assert "never good enough" in failure.message
 
 
 def test_work_that_nobody_here_can_do_leaves_the_work_that_everybody_can() -> None:
