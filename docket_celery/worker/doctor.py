@@ -18,6 +18,8 @@ from docket_celery.worker.health import age, disagreeing, is_full
 Verdict: TypeAlias = Literal["fine", "warning", "problem"]
 """A warning costs speed or may be meant; a problem needs somebody."""
 
+RABBITMQ_PATIENCE: Final = 1_800.0
+"""Seconds that RabbitMQ lets a consumer hold a message unacknowledged, unless its `consumer_timeout` says otherwise."""
 LONG_DUE: Final = timedelta(minutes=1)
 """A run that is due for longer than this waits for a reason."""
 
@@ -34,6 +36,10 @@ class Facts:
     strays                    options of docket's tasks that are not what docket set: "task option: value, not wanted"
     routed                    names of docket's tasks that a route of the host matches
     refused_content           the app's `accept_content` where docket's messages are not among it, else None
+    transport                 the kind of broker, such as "redis" or "amqp"; None when that cannot be told
+    longest_hold              seconds for which a worker may hold a lease's message unacknowledged
+    ack_connections           connections that acknowledgements in Redis share, None where there are none such
+    is_green                  whether the app's configuration makes pools of greenlets
     """
 
     config: Config
@@ -48,6 +54,10 @@ class Facts:
     strays: Sequence[str]
     routed: Sequence[str]
     refused_content: Sequence[str] | None
+    transport: str | None
+    longest_hold: float
+    ack_connections: int | None
+    is_green: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +229,31 @@ def prefetch(facts: Facts) -> Finding | None:
     )
 
 
+def acknowledgements(facts: Facts) -> Finding | None:
+    """Whether a worker can acknowledge what it may hold, for as long and as many at a time as it may hold them."""
+    check = "acknowledgements"
+    if facts.transport == "amqp" and facts.longest_hold >= RABBITMQ_PATIENCE:
+        return Finding(
+            check=check,
+            verdict="warning",
+            seen=f"a worker may hold a message for {facts.longest_hold:g} s; by default RabbitMQ allows "
+            f"{RABBITMQ_PATIENCE:g} s, and Celery ends a worker that it refuses",
+            advice="Set consumer_timeout in rabbitmq.conf (in ms) to more than that, or make "
+            "docket_max_attempt_elapsed smaller.",
+        )
+    most = max((worker.slots for worker in facts.backlog.workers), default=0) if facts.backlog is not None else 0
+    if facts.is_green and facts.ack_connections is not None and most > facts.ack_connections:
+        return Finding(
+            check=check,
+            verdict="warning",
+            seen=f"{most} greenlets of a worker share {facts.ack_connections} connections to Redis: some "
+            "acknowledgements and messages are lost with `Too many connections`",
+            advice='Set "ack_emulation": False in broker_transport_options, unless other tasks of these workers are '
+            'acknowledged late; or a larger "max_connections".',
+        )
+    return None
+
+
 def reach(facts: Facts) -> Finding | None:
     """What the host set for all of its tasks, and whether any of it got through to docket's."""
     if facts.strays:
@@ -245,5 +280,6 @@ _CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
     leases,
     poison,
     prefetch,
+    acknowledgements,
     reach,
 )

@@ -14,7 +14,7 @@ from docket_celery.storage.contracts.fleet import Backlog, Listening
 from docket_celery.storage.postgres.listener import listening_state
 from docket_celery.worker.doctor import Facts
 from docket_celery.worker.messages import is_accepted
-from docket_celery.worker.publisher import bounded_connection
+from docket_celery.worker.publisher import VEHICLE, bounded_connection
 from docket_celery.worker.setup import Docket
 from docket_celery.worker.tasks import options
 
@@ -27,6 +27,7 @@ def examine(docket: Docket) -> Facts:
     own = options(config)
     router = app.amqp.router
     conf = app.conf
+    transport, ack_connections = transport_of(app)
     return Facts(
         config=config,
         database=database,
@@ -47,6 +48,10 @@ def examine(docket: Docket) -> Facts:
         ],
         refused_content=None if is_accepted(conf.accept_content) else sorted(conf.accept_content),
         routed=[name for name in own if router.lookup_route(name)],
+        transport=transport,
+        longest_hold=own[VEHICLE]["time_limit"],
+        ack_connections=ack_connections,
+        is_green=any(kind in str(conf.worker_pool) for kind in ("gevent", "eventlet")),
     )
 
 
@@ -71,9 +76,25 @@ def _listener(docket: Docket) -> Listening | None:
         return None
 
 
+def transport_of(app: Celery) -> tuple[str | None, int | None]:
+    """The kind of broker and, where Redis emulates acknowledgements, how many connections they share."""
+    try:
+        connection: Any = bounded_connection(app)
+        transport = connection.transport
+    except Exception:  # A transport that is not installed, or none: said when it is asked.
+        return None, None
+    options = connection.transport_options
+    if transport.driver_type != "redis" or not options.get("ack_emulation", True):
+        return transport.driver_type, None
+    return "redis", int(options.get("max_connections", transport.Channel.max_connections))
+
+
 def _broker(app: Celery) -> str | None:
     """Connects and opens a channel, which makes Redis answer a ping too."""
-    connection: Any = bounded_connection(app)
+    try:
+        connection: Any = bounded_connection(app)
+    except Exception as error:  # A transport that is not installed, or none.
+        return f"{type(error).__name__}: {error}"
     try:
         connection.connect()
         connection.default_channel.close()

@@ -25,6 +25,7 @@ WELL = Backlog(
     last_scan_at=NOW - timedelta(seconds=1),
     workers=(WorkerSlots(worker="w1", slots=2, orphan_ttl=timedelta(seconds=60), seen_at=NOW),),
 )
+CROWD = (replace(WELL.workers[0], slots=11),)
 FACTS = Facts(
     config=Config(database_url="postgresql://127.0.0.1/proj"),
     database=None,
@@ -38,6 +39,10 @@ FACTS = Facts(
     strays=(),
     routed=(),
     refused_content=None,
+    transport="redis",
+    longest_hold=750.0,
+    ack_connections=10,
+    is_green=False,
 )
 
 
@@ -159,6 +164,37 @@ def test_prefetch_settings_that_hoard_are_a_warning(multiplier: int, seen: str) 
 
 def test_a_worker_that_reserves_nothing_may_have_any_multiplier() -> None:
     assert _finding("prefetch", prefetch_multiplier=4, prefetch_disabled=True).verdict == "fine"
+
+
+def test_messages_held_for_longer_than_rabbitmq_allows_are_a_warning() -> None:
+    found = _finding("acknowledgements", transport="amqp", ack_connections=None, longest_hold=1_800.0)
+    assert found.verdict == "warning"
+    assert "1800 s" in found.seen
+    assert "consumer_timeout" in found.advice
+
+
+def test_more_greenlets_than_connections_that_acknowledge_are_a_warning() -> None:
+    found = _finding("acknowledgements", backlog={"workers": CROWD}, is_green=True)
+    assert found.verdict == "warning"
+    assert "11 greenlets of a worker share 10 connections" in found.seen
+    assert "ack_emulation" in found.advice
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"transport": "amqp", "ack_connections": None, "longest_hold": 1_799.0},
+        {"transport": "redis", "longest_hold": 86_400.0},
+        {"transport": None, "ack_connections": None},
+        {"is_green": False},
+        {"is_green": True, "ack_connections": 11},
+        {"is_green": True, "ack_connections": None},
+    ],
+    ids=str,
+)
+def test_acknowledgements_that_nothing_stands_in_the_way_of_are_not_mentioned(facts: dict[str, Any]) -> None:
+    findings = diagnose(replace(FACTS, backlog=replace(WELL, workers=CROWD), **facts))
+    assert "acknowledgements" not in {finding.check for finding in findings}
 
 
 def test_settings_of_the_host_that_reach_dockets_tasks_are_a_problem() -> None:
