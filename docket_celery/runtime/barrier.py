@@ -82,7 +82,7 @@ def fire(
     arrived: Mapping[str, tuple[str, ...]],
 ) -> Fired:
     """What the completion of these nodes sets off, judged on the given fields."""
-    collected = dict(arrived)
+    collected = {edge_id: set(seen) for edge_id, seen in arrived.items()}
     targets: set[str] = set()
     for source in sorted(completed):
         for edge in program.outgoing.get(source, ()):
@@ -95,7 +95,8 @@ def fire(
                 return Fired(targets=(), arrived={}, failure=failure)
             if taken:
                 targets.add(edge.target)
-    return Fired(targets=tuple(sorted(targets - {FINISH})), arrived=dict(sorted(collected.items())))
+    waiting = {edge_id: tuple(sorted(collected[edge_id])) for edge_id in sorted(collected)}
+    return Fired(targets=tuple(sorted(targets - {FINISH})), arrived=waiting)
 
 
 def unsatisfied(program: RuntimeGraph, arrived: Mapping[str, tuple[str, ...]]) -> Failure:
@@ -130,11 +131,11 @@ def _reduce(
     return kept
 
 
-def _arrive(edge: RuntimeEdge, source: str, collected: dict[str, tuple[str, ...]]) -> bool:
+def _arrive(edge: RuntimeEdge, source: str, collected: dict[str, set[str]]) -> bool:
     """Notes one arrival; True, and the barrier starts afresh, when it was the last one missing."""
-    seen = sorted({*collected.get(edge.id, ()), source})
+    seen = collected.setdefault(edge.id, set())
+    seen.add(source)
     if len(seen) < len(edge.sources):
-        collected[edge.id] = tuple(seen)
         return False
-    collected.pop(edge.id, None)
+    del collected[edge.id]
     return True

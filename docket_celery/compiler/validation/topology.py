@@ -91,16 +91,16 @@ def _reachability(graph: Graph) -> Iterator[Diagnostic]:
 
 def _reached(graph: Graph) -> set[str]:
     """Nodes that some run could activate: by an edge from one, or by a barrier whose sources all are such nodes."""
-    outgoing: defaultdict[str, list[Edge]] = defaultdict(list)
-    for edge in graph.edges.values():
+    outgoing: defaultdict[str, list[tuple[str, Edge]]] = defaultdict(list)
+    for id, edge in graph.edges.items():
         for source in edge.sources:
-            outgoing[source].append(edge)
+            outgoing[source].append((id, edge))
     missing = {id: len(edge.sources) for id, edge in graph.edges.items()}
     reached, pending = {START}, [START]
     while pending:
-        for edge in outgoing[pending.pop()]:
-            missing[edge.id] -= 1
-            if missing[edge.id] == 0 and edge.target not in reached:
+        for id, edge in outgoing[pending.pop()]:
+            missing[id] -= 1
+            if missing[id] == 0 and edge.target not in reached:
                 reached.add(edge.target)
                 pending.append(edge.target)
     return reached

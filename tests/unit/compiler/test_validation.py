@@ -11,7 +11,7 @@ import pytest
 from docket_celery.compiler import local_resolver, publishable, verify
 from docket_celery.graph.diagnostics import Severity
 from docket_celery.graph.document import Graph
-from docket_celery.graph.elements import FINISH, START, ConstantInput, FieldInput, Retry
+from docket_celery.graph.elements import FINISH, START, ConstantInput, Edge, FieldInput, Retry
 
 
 def noop() -> None: ...
@@ -181,6 +181,21 @@ def test_in_a_large_graph_a_name_is_compared_with_few_others(monkeypatch: pytest
     (mistyped,) = verify(large.output("total_0500_"))
     assert mistyped.message.endswith("; did you mean 'total_0500'?")
     assert sum(compared) <= 100
+
+
+def test_a_barrier_of_many_is_named_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name holds all of its sources: made once for each of them, verifying four thousand took most of a second."""
+    named: list[Edge] = []
+    name = Edge.id.fget
+    assert name is not None
+    monkeypatch.setattr(Edge, "id", property(lambda edge: (named.append(edge), name(edge))[1]))
+    sources = [f"n{number}" for number in range(100)]
+    graph = Graph("many").node("join", noop).edge(sources, "join").edge("join", FINISH)
+    for source in sources:
+        graph = graph.node(source, noop).edge(START, source)
+    named.clear()
+    assert verify(graph) == ()
+    assert sum(edge.is_barrier for edge in named) < 10
 
 
 def test_values_are_bounded_in_size_when_a_bound_is_given() -> None:

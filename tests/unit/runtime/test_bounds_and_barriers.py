@@ -8,6 +8,8 @@ import pytest
 
 from docket_celery import FINISH, START, Graph, Interrupt, NodeContext, Retry, RunStatus
 from docket_celery.compiler import verify
+from docket_celery.program import RuntimeEdge, RuntimeGraph
+from docket_celery.runtime.barrier import fire
 from docket_celery.testing import run_inline, run_with_crashes
 
 
@@ -82,6 +84,24 @@ def test_a_join_over_both_branches_runs_once() -> None:
     result = run_with_crashes(a_join("route != '{name}'"), {"route": "both"})
     assert result.fields["log"] == ["a", "b", "c", "d"]
     assert result.output == {"out": "written"}
+
+
+def test_a_barrier_of_many_costs_each_of_them_the_same() -> None:
+    """Sorting who has come anew at each arrival, a join over four thousand took a second and a half."""
+    compared: list[str] = []
+
+    class Name(str):
+        def __lt__(self, other: str) -> bool:
+            compared.append(self)
+            return str.__lt__(self, other)
+
+    names = tuple(Name(f"n{number:03}") for number in range(400))
+    join = RuntimeEdge(id="join", sources=names, target="end", is_barrier=True)
+    outgoing = dict.fromkeys(names, (join,))
+    program = RuntimeGraph(graph_id="g", graph_hash="h", fields={}, nodes={}, outgoing=outgoing, outputs=())
+    assert fire(program, names[1:], {}, {}).arrived == {"join": names[1:]}
+    assert fire(program, names[:1], {}, {"join": names[1:]}).targets == ("end",)
+    assert len(compared) < 10 * len(names)
 
 
 def test_a_barrier_in_a_cycle_starts_afresh_each_time_round() -> None:
