@@ -356,7 +356,7 @@ def test_where_no_thread_can_be_had_a_farewell_passes_through_siblings_too(ends:
 
     executor = FencedExecutor(time.monotonic, is_farewell=is_farewell)
     with no_threads(), pytest.raises((SystemExit, Farewell)):
-        executor.execute([attempt(coroutine, timeout=SOON), attempt(lambda: None), attempt(ends, timeout=SOON)])
+        executor.execute([attempt(coroutine, timeout=AMPLE), attempt(lambda: None), attempt(ends, timeout=AMPLE)])
 
 
 @pytest.mark.parametrize("ends", [stops_the_loop, cancels_everything, leaves_an_exit_behind])
