@@ -18,13 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
+from msgspec.structs import replace
 from psycopg.rows import dict_row
 from psycopg.types.numeric import Float8, Int8
 from rich.console import Console

@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Literal, Protocol
+
+from msgspec.structs import replace
 
 from docket_celery.engine import Engine
 from docket_celery.errors import StoreError

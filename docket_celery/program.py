@@ -7,8 +7,9 @@ code. A *program* (every node with its callable) is what a vehicle executes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from docket_celery.graph.elements import NO_RETRY, ConstantInput, FieldInput, Retry
 from docket_celery.graph.guards import Guard
@@ -17,8 +18,7 @@ from docket_celery.graph.schemas import Schema
 from docket_celery.run.document import JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeField:
+class RuntimeField(Struct, frozen=True, kw_only=True):
     """A field with its reducer and its compiled schema. `initial` is its value at the start; `has_initial` if any."""
 
     name: str
@@ -29,8 +29,7 @@ class RuntimeField:
     initial: JsonValue = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeParameter:
+class RuntimeParameter(Struct, frozen=True, kw_only=True):
     """One argument of a node's call: where it comes from, and how its Python type is rebuilt from JSON. `is_of_others`
     tells that the field was declared with another version of that type than this process has.
     """
@@ -41,8 +40,7 @@ class RuntimeParameter:
     is_of_others: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeNode:
+class RuntimeNode(Struct, frozen=True, kw_only=True):
     """A node ready to run; `call` is None in a plan."""
 
     id: str
@@ -57,8 +55,7 @@ class RuntimeNode:
     config: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeEdge:
+class RuntimeEdge(Struct, frozen=True, kw_only=True):
     """An edge with its compiled guard. `sources` is sorted; several sources make a barrier."""
 
     id: str
@@ -68,8 +65,7 @@ class RuntimeEdge:
     is_barrier: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeGraph:
+class RuntimeGraph(Struct, frozen=True, kw_only=True):
     """One graph version, compiled. Mappings iterate in sorted order, so that everything derived is deterministic."""
 
     graph_id: str

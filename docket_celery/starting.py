@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
+
+from msgspec.structs import replace
 
 from docket_celery.clock import utc_instant
 from docket_celery.engine import Engine

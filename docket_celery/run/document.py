@@ -7,10 +7,12 @@ pure core cannot depend on who executes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 JsonValue: TypeAlias = Any
 """A value in the exact JSON form that `run.values` admits: None, bool, int, float, str, list, dict with str keys."""
@@ -36,8 +38,7 @@ _TERMINAL = frozenset({RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED})
 TaskState: TypeAlias = Literal["ready", "retrying", "interrupted", "sleeping", "finished"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """One activation of a node in the open superstep.
 
     ready        due now; `attempt` is the attempt that comes next
@@ -64,8 +65,7 @@ class Task:
         return f"{self.node}@{self.step}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenInterrupt:
+class OpenInterrupt(Struct, frozen=True, kw_only=True):
     """A question that only somebody outside can answer. `id` belongs to the occurrence, not to the place.
 
     With a `deadline`, `default` is the answer that the run gives itself once it has come.
@@ -82,8 +82,7 @@ class OpenInterrupt:
     opened_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """Why a run failed, or an attempt: bounded text, readable without the classes that caused it."""
 
     code: str
@@ -93,8 +92,7 @@ class Failure:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One run after its latest commit. A field that is neither in `fields` nor `unread` has no value."""
 
     id: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from docket_celery.run.document import JsonValue
 
@@ -27,8 +28,7 @@ class EventType(StrEnum):
     RUN_CANCELLED = "run_cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One fact. `seq` counts from 1 without a hole within its run; `at` is database time and decides nothing."""
 
     run_id: str

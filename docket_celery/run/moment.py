@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from docket_celery.run.document import JsonValue, Run
 from docket_celery.run.events import Event
@@ -23,16 +25,14 @@ class CheckpointType(StrEnum):
     RUN_CANCELLED = "run_cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class Replaced(Struct, frozen=True, kw_only=True):
     """The field's whole value is now `value`."""
 
     name: str
     value: JsonValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class Appended(Struct, frozen=True, kw_only=True):
     """`items` were added at the end of the field's list: storage may write only these."""
 
     name: str
@@ -45,13 +45,11 @@ Change: TypeAlias = Replaced | Appended
 ParkKind: TypeAlias = Literal["immediate", "at", "external", "terminal"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continue:
+class Continue(Struct, frozen=True, kw_only=True):
     """The same vehicle goes on with the next moment."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
+class Park(Struct, frozen=True, kw_only=True):
     """A committed stop: woken at once, at an instant (`at`), by somebody outside, or never."""
 
     kind: ParkKind
@@ -62,8 +60,7 @@ class Park:
 Disposition: TypeAlias = Continue | Park
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(Struct, frozen=True, kw_only=True):
     """The run after the transition, the events and field changes it consists of, and what follows.
 
     `run` already carries the next `checkpoint_seq` and `event_seq`; `events` are numbered and complete.

@@ -7,7 +7,8 @@ barrier collects its sources' completions over as many supersteps as it takes, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from docket_celery.errors import GuardError, ValueRefused
 from docket_celery.graph.elements import FINISH, START
@@ -19,8 +20,7 @@ from docket_celery.runtime.failures import printable
 from docket_celery.runtime.options import RuntimeOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class Folded(Struct, frozen=True, kw_only=True):
     """State after a superstep's writes and how it differs from before, or why the writes do not add up."""
 
     fields: Mapping[str, JsonValue]
@@ -28,8 +28,7 @@ class Folded:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fired:
+class Fired(Struct, frozen=True, kw_only=True):
     """Nodes that come next (sorted), barriers still under way, or the failure of a guard."""
 
     targets: tuple[str, ...]

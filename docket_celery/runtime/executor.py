@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from docket_celery.program import RuntimeNode
 from docket_celery.runtime.node import NodeContext
@@ -39,8 +40,7 @@ class ContextMaker(Protocol):
     def __call__(self, *, deadline: float | None, monotonic: Callable[[], float]) -> NodeContext: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One execution to carry out: the node, arguments that belong to it alone, its context, its limit in seconds."""
 
     node: RuntimeNode
@@ -57,8 +57,7 @@ class Attempt:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """An attempt whose time runs, until `deadline` in monotonic seconds. `context` makes its context on demand."""
 
     node: RuntimeNode
@@ -68,23 +67,20 @@ class Started:
     deadline: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class Returned(Struct, frozen=True, kw_only=True):
     """The node returned `value`, whatever it is."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class Raised(Struct, frozen=True, kw_only=True):
     """The node raised, or overran its deadline (`timed_out`), in which case whatever it did since is void."""
 
     error: BaseException
     timed_out: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotBegun:
+class NotBegun(Struct, frozen=True, kw_only=True):
     """The node was not called, or was ended because its attempt was void; the same attempt is still due."""
 
 

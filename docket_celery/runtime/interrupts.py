@@ -6,10 +6,11 @@ Pure decisions over committed state. An answer counts once: from outside, or by 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from docket_celery.errors import InvalidInput
 from docket_celery.graph.schemas import Schema

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from docket_celery.errors import InvalidInput, PermanentFailure, shown
 from docket_celery.program import RuntimeGraph
@@ -24,8 +26,7 @@ from docket_celery.runtime.superstep import TaskOutcome, judge
 from docket_celery.runtime.unread import Read, needed_at_barrier, needed_by_nodes, nothing_unread, with_values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withheld:
+class Withheld(Struct, frozen=True, kw_only=True):
     """There is work, and the executor was allowed to begin none of it."""
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from docket_celery.run.document import OpenInterrupt, Run, Task
 from docket_celery.runtime.interrupts import overdue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proceed:
+class Proceed(Struct, frozen=True, kw_only=True):
     """There is something to do: `ready` tasks to execute, or none but a superstep that can close.
 
     `tasks` is the whole superstep with its due timers fired, in order of node id.
@@ -21,29 +22,25 @@ class Proceed:
     ready: tuple[Task, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expire:
+class Expire(Struct, frozen=True, kw_only=True):
     """These open interrupts are past their deadlines and take their defaults before anything else happens."""
 
     interrupts: tuple[OpenInterrupt, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotDue:
+class NotDue(Struct, frozen=True, kw_only=True):
     """Everything waits, and the first of it until `resume_at`."""
 
     resume_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
+class Blocked(Struct, frozen=True, kw_only=True):
     """Nothing but open interrupts is left, and none has a deadline."""
 
     interrupt_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """The run is terminal."""
 
 

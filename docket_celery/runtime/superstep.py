@@ -6,9 +6,11 @@ Every value is brought into its committed form here, once: what cannot be kept i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from docket_celery.errors import DocketError, InvalidInput, PermanentFailure, ValueRefused
 from docket_celery.graph.schemas import json_schema_of
@@ -23,8 +25,7 @@ from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOutcome:
+class TaskOutcome(Struct, frozen=True, kw_only=True):
     """What became of one task. `failure` is the attempt's; with it, a task that is not `retrying` fails the run."""
 
     task: Task

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from docket_celery.run.moment import Moment
 
 logger = logging.getLogger("docket_celery")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MomentCommitted:
+class MomentCommitted(Struct, frozen=True, kw_only=True):
     """A transition is durable. Its run has all its values if any hook may read them: see `Hooks.add`."""
 
     moment: Moment
     tenant: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasesGranted:
+class LeasesGranted(Struct, frozen=True, kw_only=True):
     """A scan claimed runs; `stolen` and `reissued` of them from claims that had expired (see `ClaimBatch`)."""
 
     leases: int
@@ -32,23 +31,20 @@ class LeasesGranted:
     reissued: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRefused:
+class LeaseRefused(Struct, frozen=True, kw_only=True):
     """A lease had nothing to redeem: delivered twice, stolen, or overtaken by a signal."""
 
     run_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsPoisoned:
+class RunsPoisoned(Struct, frozen=True, kw_only=True):
     """Runs were halted: by a scan that found their attempts used up, or by one hand-back too many."""
 
     run_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainFinished:
+class DrainFinished(Struct, frozen=True, kw_only=True):
     """One lease came to its end: exactly one for each that did not crash.
 
     `outcome` is the kind (few values), `detail` the whole story; `elapsed` counts from the first moment on and
@@ -66,8 +62,7 @@ class DrainFinished:
     boundary: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VehicleCrashed:
+class VehicleCrashed(Struct, frozen=True, kw_only=True):
     """A vehicle ended with an exception that it did not foresee; the expiry of its claim recovers the run."""
 
     run_id: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from docket_celery.compiler import compile, graph_hash
 from docket_celery.compiler.nodes import Resolver, chain, local_resolver

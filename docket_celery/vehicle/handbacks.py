@@ -8,8 +8,9 @@ claim's expiry does the rest.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from docket_celery.engine import Engine
 from docket_celery.storage.contracts.claims import AbandonDisposition, AbandonPolicy, Backoff

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import EXTERNAL, IMMEDIATE, TERMINAL, TTL, a_commit, a_run, after, events_of
 from support.clock import NOON
 from support.scene import RETAIN, Scene

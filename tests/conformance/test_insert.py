@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import a_run, an_initial, events_of
 from support.clock import NOON
 from support.scene import Scene

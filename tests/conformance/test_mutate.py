@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import a_commit, a_decision, events_of, new_commit_id
 from support.scene import RETAIN, Scene
 

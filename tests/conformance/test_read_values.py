@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import a_commit
 from support.leaving import emptied
 from support.scene import RETAIN, Scene

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from psycopg.types.numeric import Float8, Int8
 from support.builders import TTL, a_scan
 from support.scene import Scene

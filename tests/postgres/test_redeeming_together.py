@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from support.builders import TTL, a_scan
 from support.clock import eventually
 from support.meeting import LONG, Meetings, end_statements_of_many

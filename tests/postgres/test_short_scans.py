@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from support.builders import a_scan
 from support.scene import Scene
 

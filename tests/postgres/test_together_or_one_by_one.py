@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import EXTERNAL, IMMEDIATE, TERMINAL, TTL, a_scan
 from support.meeting import Meetings
 from support.scene import RETAIN, Scene
@@ -118,7 +120,7 @@ def _steps(draw: st.DrawFn) -> list[Step]:
     # After a sound one that keeps its claim, the one that was ahead follows it.
     sound = _sound_ones(steps)
     ahead = [step for step in steps if step.flaw == "a sequence ahead" and step.run_id in sound]
-    return [replace(step, flaw="another's token") if step in ahead else step for step in steps]
+    return [dataclasses.replace(step, flaw="another's token") if step in ahead else step for step in steps]
 
 
 @dataclass(kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
 from support.clock import NOON
 
 from docket_celery.run.document import Run, RunStatus

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed

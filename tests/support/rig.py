@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from msgspec import structs
 from support.clock import NOON
 from support.faults import FaultyStore
 from support.leaving import LeavingStore
@@ -102,7 +103,7 @@ class Rig:
         hooks.add(self.facts.append, needs_values=lambda moment: False)
         engine = build(
             Config(**options),
-            replace(storage, runs=self.runs, graphs=self.graphs),
+            structs.replace(storage, runs=self.runs, graphs=self.graphs),
             self._resolve,
             pause=self._pause,
             waker=self.nudges,

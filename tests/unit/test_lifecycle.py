@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 from support.builders import TTL, a_run
 from support.clock import NOON
 from support.rig import Nudges

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from docket_celery.errors import InvalidInput
 from docket_celery.run.document import Run
 from docket_celery.storage.contracts.values import Scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """Authority to start one run, small and fixed in size: what `claim_due` returns and the broker carries."""
 
     run_id: str
@@ -31,8 +31,7 @@ class Lease:
         return Scope(kind="tenantless") if self.tenant is None else Scope(kind="tenant", tenant=self.tenant)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoisonedClaim:
+class PoisonedClaim(Struct, frozen=True, kw_only=True):
     """A candidate that had used up its attempts and was halted instead of launched."""
 
     run_id: str
@@ -40,8 +39,7 @@ class PoisonedClaim:
     poison_reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimBatch:
+class ClaimBatch(Struct, frozen=True, kw_only=True):
     """Outcome of one scan, at most `limit` in all.
 
     `stolen` counts leases that took over an expired redeemed claim, `reissued` those of claims nobody had redeemed.
@@ -58,8 +56,7 @@ class ClaimBatch:
     """The earliest wake to come within the hour, so that whoever scans can be there in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """How many leases a scan may hand out, judged inside the claim itself.
 
     Free slots = `slots`, or when None those registered by live workers (none registered counts as one), less the
@@ -76,8 +73,7 @@ class Demand:
     interval: timedelta = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPolicy:
+class ClaimPolicy(Struct, frozen=True, kw_only=True):
     """Rules of one scan.
 
     `delivery` `lease`: counted when redeemed, an expired unredeemed claim is handed out again under its token.
@@ -116,8 +112,7 @@ class ClaimPolicy:
             raise InvalidInput(f"tenant_cap goes with the order 'tenants' only, got {self.order!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redeemed:
+class Redeemed(Struct, frozen=True, kw_only=True):
     """A redeemed claim: the private token, the run as committed, and the store's clock at that moment."""
 
     run: Run
@@ -128,16 +123,14 @@ class Redeemed:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class Backoff(Struct, frozen=True, kw_only=True):
     """Exponential push-back computed by the store: `min(base * 2 ** abandons, cap)`."""
 
     base: timedelta
     cap: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonPolicy:
+class AbandonPolicy(Struct, frozen=True, kw_only=True):
     """How a claim is handed back by a vehicle that cannot execute the run.
 
     `delay` is counted from the store's clock. `poisoning` False never poisons and, with `backoff`, computes the delay

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from docket_celery.errors import CorruptRecord, StaleFence
 from docket_celery.storage.contracts.claims import ClaimBatch, ClaimPolicy, Lease, Redeemed
@@ -12,8 +14,7 @@ _MOST_SCANS: Final = 8
 """Runs in a row that may be taken away between the scan and the redemption."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeRequest:
+class TakeRequest(Struct, frozen=True, kw_only=True):
     """What a slot asks for: one run by `policy`, to be held under `token`, which nobody else ever has.
 
     Without `redeem` the run is leased, and that is the lease's token, for whoever gets the message. Only a commit
@@ -25,8 +26,7 @@ class TakeRequest:
     redeem: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(Struct, frozen=True, kw_only=True):
     """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the token asked with.
 
     batch  holds exactly one lease when a run was taken, and none otherwise

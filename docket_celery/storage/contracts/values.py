@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from docket_celery.errors import InvalidInput, shown
 from docket_celery.run.document import Run, RunStatus
@@ -49,8 +50,7 @@ def check_id(value: object, what: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """Whose data an operation may see.
 
     `kind` is `system` (everything; only the engine itself), `tenantless` (what belongs to no tenant) or `tenant`.
@@ -76,16 +76,14 @@ SYSTEM = Scope(kind="system")
 TENANTLESS = Scope(kind="tenantless")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphRef:
+class GraphRef(Struct, frozen=True, kw_only=True):
     """Names one immutable graph version."""
 
     graph_id: str
     graph_hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphVersion:
+class GraphVersion(Struct, frozen=True, kw_only=True):
     """A published graph version. `document` is the serialised graph."""
 
     ref: GraphRef
@@ -93,8 +91,7 @@ class GraphVersion:
     published_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphVersionPage:
+class GraphVersionPage(Struct, frozen=True, kw_only=True):
     """Versions of one graph, newest first; documents are left out."""
 
     versions: tuple[tuple[GraphRef, datetime], ...]
@@ -102,15 +99,13 @@ class GraphVersionPage:
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retain:
+class Retain(Struct, frozen=True, kw_only=True):
     """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl`: a HOT update."""
 
     ttl: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """Give the claim up: woken immediately, at an instant, from outside only, or never again (terminal)."""
 
     kind: ParkKind
@@ -125,8 +120,7 @@ class Release:
 Schedule: TypeAlias = Retain | Release
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialRun:
+class InitialRun(Struct, frozen=True, kw_only=True):
     """A run to insert: initialised, with its first events, and woken immediately or `wake_at`.
 
     `start_key` makes the start idempotent within the owner scope; `input_digest` tells whether a later start with the
@@ -141,8 +135,7 @@ class InitialRun:
     input_digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """Result of an insert: the stored run, and whether this call created it."""
 
     run: Run
@@ -150,8 +143,7 @@ class Started:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitProposal:
+class CommitProposal(Struct, frozen=True, kw_only=True):
     """One fenced transition: the run after it, its events and field changes, and what happens to the claim.
 
     `commit_id` is random per commit and stored with it: a repeat after a lost reply recognises its own.
@@ -169,8 +161,7 @@ class CommitProposal:
     inbox_seq: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     """A durable commit: the store's clock, and the claim time now stored (None when the claim was released).
 
     taken  the run that was brought along for the slot that the commit frees, if one was asked for
@@ -181,8 +172,7 @@ class Committed:
     taken: Taken | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(Struct, frozen=True, kw_only=True):
     """A mutation's decision to write. The schedule must release: a serialised mutation revokes any claim."""
 
     run: Run
@@ -205,16 +195,14 @@ class Commit:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoChange:
+class NoChange(Struct, frozen=True, kw_only=True):
     """A mutation's decision to leave everything exactly as it is."""
 
 
 MutationDecision: TypeAlias = Commit | NoChange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutated:
+class Mutated(Struct, frozen=True, kw_only=True):
     """Result of a mutation: the run as it now stands, and whether this call changed it."""
 
     run: Run
@@ -222,8 +210,7 @@ class Mutated:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListQuery:
+class ListQuery(Struct, frozen=True, kw_only=True):
     """Filters of a run list; None means any. `before` is exclusive."""
 
     limit: int = 50
@@ -241,8 +228,7 @@ class ListQuery:
             raise InvalidInput("statuses must be None or name at least one status")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Struct, frozen=True, kw_only=True):
     """The bundle a client, a dispatcher and a vehicle work with."""
 
     graphs: GraphStore

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from docket_celery.errors import ClaimLost, StaleFence
 from docket_celery.run.document import JsonValue

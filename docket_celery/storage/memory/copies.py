@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, Task
 from docket_celery.run.events import Event

@@ -8,9 +8,10 @@ scan for a nudge, a refill at least once a second, and any scan that comes back 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from msgspec import Struct
 
 _MARGIN: Final = timedelta(milliseconds=200)
 """How long before it commits a statement may have read the clock without being missed."""
@@ -23,8 +24,7 @@ _PAUSE: Final = 20
 """Between two full looks passes at least so many times what one takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
+class Horizon(Struct, frozen=True, kw_only=True):
     """The instants that a scan begins at, on the database's clock; None begins at the lowest."""
 
     ready_from: datetime | None = None
@@ -34,8 +34,7 @@ class Horizon:
 EVERYTHING: Final = Horizon()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Outlook(Struct, frozen=True, kw_only=True):
     """What a process remembers between scans: a value, replaced as a whole, so that threads need no lock."""
 
     horizon: Horizon = EVERYTHING

@@ -7,8 +7,8 @@ by itself, and only there refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from psycopg.rows import DictRow
 
 from docket_celery.errors import NotFound, StaleFence
@@ -20,8 +20,7 @@ from docket_celery.storage.postgres.rows import redeemed_of
 from docket_celery.storage.postgres.scans import PostgresScans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Redemption:
+class Redemption(Struct, frozen=True, kw_only=True, eq=False):
     """A lease, with the token that its vehicle chose."""
 
     lease: Lease

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
 from psycopg import errors
 from psycopg.rows import DictRow
 

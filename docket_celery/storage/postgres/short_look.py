@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.postgres.horizon import Horizon

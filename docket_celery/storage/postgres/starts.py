@@ -6,11 +6,11 @@ Never commits for a caller: on a connection that was given, everything happens i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
+from msgspec.structs import replace
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import product
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from docket_celery.run.codec import encode_state
 from docket_celery.run.moment import Appended, Change, Replaced
@@ -39,8 +40,7 @@ MANY: Final = 64
 """Events beyond which it does so, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CommitRequest:
+class CommitRequest(Struct, frozen=True, kw_only=True, eq=False):
     """A proposal that was checked.
 
     take  what the slot that it frees asks for, if it frees one
@@ -53,8 +53,7 @@ class CommitRequest:
     look: ShortLook | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Written:
+class Written(Struct, frozen=True, kw_only=True, eq=False):
     """A request with its state and its changed values as they are written."""
 
     request: CommitRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from docket_celery.storage.contracts.claims import ClaimPolicy
 from docket_celery.storage.contracts.taking import Taken, TakeRequest

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import UserDict
-from dataclasses import asdict
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from docket_celery import START, Graph, Interrupt, Sleep
 from docket_celery.run.document import RunStatus

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.leaving import emptied
 
 from docket_celery import FINISH, START, Graph, Interrupt, Retry, Sleep

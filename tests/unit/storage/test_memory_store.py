@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.builders import a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.scene import Scene
 

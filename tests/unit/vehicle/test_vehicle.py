@@ -143,7 +143,7 @@ def test_a_claimed_run_that_is_not_running_raises_and_reports_the_crash() -> Non
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def test_a_missing_graph_raises_and_the_claims_expiry_recovers_the_run() -> None:
