@@ -20,6 +20,7 @@ from docket_celery.worker.examination import examine, transport_of
         ("redis://127.0.0.1:9/0", {"ack_emulation": False}, ("redis", None)),
         ("amqp://127.0.0.1:9//", {}, ("amqp", None)),
         ("memory://", {}, ("memory", None)),
+        ("nosuchkind://", {}, (None, None)),
         ("a.kind.that.is.not.here://", {}, (None, None)),
     ],
 )
@@ -32,8 +33,8 @@ def test_the_kind_of_broker_and_its_connections_for_acknowledgements_are_told(
 
 
 def test_a_broker_of_a_kind_that_is_not_here_is_a_finding_and_no_error() -> None:
-    app = Celery("wrong", broker="a.kind.that.is.not.here://", set_as_current=False)
+    app = Celery("wrong", broker="nosuchkind://", set_as_current=False)
     app.conf.docket_database_url = "postgresql://127.0.0.1:9/nowhere"
     facts = examine(Docket(app))
     assert facts.broker is not None
-    assert "a.kind.that.is.not.here" in facts.broker
+    assert "nosuchkind" in facts.broker
