@@ -311,16 +311,21 @@ def test_nudges_that_nobody_takes_stop_at_a_bound_and_go_on_when_somebody_does(d
     assert len(_received(docket, "docket")) == 1
 
 
-def test_one_client_of_redis_serves_all_messages(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
-    docket.publisher.nudge()
-    begin = Redis.__init__
-    made: list[Redis] = []
+def _made(kind: type[Any], patched: pytest.MonkeyPatch) -> list[Any]:
+    """What is made of a class from now on."""
+    begin, made = kind.__init__, list[Any]()
 
-    def counted(self: Redis, *arguments: Any, **options: Any) -> None:
+    def noted(self: Any, *arguments: Any, **options: Any) -> None:
         made.append(self)
         begin(self, *arguments, **options)
 
-    monkeypatch.setattr(Redis, "__init__", counted)
+    patched.setattr(kind, "__init__", noted)
+    return made
+
+
+def test_one_client_of_redis_serves_all_messages(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
+    docket.publisher.nudge()
+    made = _made(Redis, monkeypatch)
     docket.publisher.nudge()
     assert docket.publisher([_lease()]) == 1
     assert made == []
@@ -330,14 +335,7 @@ def test_one_client_of_redis_serves_all_messages(docket: Docket, monkeypatch: py
 
 def test_a_look_at_how_many_wait_needs_no_further_connection(docket: Docket, monkeypatch: pytest.MonkeyPatch) -> None:
     docket.publisher.nudge()
-    begin = Connection.__init__
-    opened: list[Connection] = []
-
-    def counted(self: Connection, *arguments: Any, **options: Any) -> None:
-        opened.append(self)
-        begin(self, *arguments, **options)
-
-    monkeypatch.setattr(Connection, "__init__", counted)
+    opened = _made(Connection, monkeypatch)
     for _ in range(2 * LOOK_EVERY):
         docket.publisher.nudge()
     assert opened == []
