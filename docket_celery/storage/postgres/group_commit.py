@@ -42,7 +42,7 @@ def _closed() -> threading.Lock:
 
 @dataclass(slots=True, eq=False)
 class _Place(Generic[Request, Answer]):
-    """One request under way. `turn` opens once: for who is to lead, or when `led_by` has seen to the request."""
+    """One request under way. Where it waits, `turn` opens once: for who is to lead, or when `led_by` has seen to it."""
 
     request: Request
     turn: threading.Lock = field(default_factory=_closed)
