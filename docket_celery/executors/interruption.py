@@ -12,8 +12,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from docket_celery.daemons import begin_daemon
 from docket_celery.holds import is_held
@@ -29,6 +30,11 @@ one that comes earlier makes it wait anew.
 """
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether what runs has become void."""
+
+_handler_of: Final[Callable[[int], object]] = import_module("_signal").getsignal
+"""`signal.getsignal` without the enum around it: before Python 3.13 that looks for a member which is our function, and
+raises and catches an error when there is none. It is asked before every attempt.
+"""
 
 
 class DeadlineReached(KeyboardInterrupt):
@@ -104,7 +110,7 @@ class Interrupter:
 
     def _listen(self, number: int) -> None:
         """Lets the signal reach its handler, whatever the node before has done to the signals of this process."""
-        if signal.getsignal(number) is not self._handler:
+        if _handler_of(number) is not self._handler:
             signal.signal(number, self._handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
 

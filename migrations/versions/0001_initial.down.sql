@@ -8,5 +8,7 @@ DROP TABLE {schema}.run_fields;
 DROP TABLE {schema}.runs;
 DROP FUNCTION {schema}.forget_runs;
 DROP FUNCTION {schema}.forget_all_runs;
-DROP FUNCTION {schema}.run_is_legal;
+DROP FUNCTION {schema}.refuse_illegal_run;
+DROP DOMAIN {schema}.ordinal;
+DROP DOMAIN {schema}.counter;
 DROP TABLE {schema}.graph_versions;

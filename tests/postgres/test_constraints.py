@@ -29,6 +29,9 @@ ILLEGAL = {
     "done without an end": "status = 'done', wake_at = NULL",
     "running with an end": "finished_at = now()",
     "an unknown status": "status = 'paused', wake_at = NULL",
+    "a negative step": "step = -1",
+    "a checkpoint before the first": "checkpoint_seq = 0",
+    "a negative event": "event_seq = -1",
     "a negative attempt": "claim_attempts = -1",
     "a negative abandon": "claim_abandons = -1",
     "a negative undelivered": "undelivered = -1",
@@ -36,6 +39,9 @@ ILLEGAL = {
     "a key without its digest": "start_key = 'k'",
     "a digest without its key": "input_digest = 'd'",
     "an empty token": "wake_at = NULL, claim_token = '', claimed_at = now()",
+    "a token that is too long": "wake_at = NULL, claim_token = repeat('t', 256), claimed_at = now()",
+    "an empty id": "id = ''",
+    "an empty key": "start_key = '', input_digest = 'd'",
 }
 
 LEGAL = {
@@ -53,6 +59,33 @@ def test_an_illegal_row_is_refused(place: Scene, beside: psycopg.Connection, cha
     place.start()
     with pytest.raises(errors.CheckViolation):
         beside.execute(f"UPDATE runs SET {change}".encode())
+
+
+def test_the_refusal_names_the_rule_and_the_row_but_no_token(place: Scene, beside: psycopg.Connection) -> None:
+    place.start("run-1")
+    with pytest.raises(errors.CheckViolation) as refused:
+        beside.execute("UPDATE runs SET claim_token = 'secret', claimed_at = now()")
+    diagnosis = refused.value.diag
+    assert (diagnosis.schema_name, diagnosis.table_name, diagnosis.constraint_name) == ("docket", "runs", "runs_are_legal")
+    assert '"id" : "run-1", "status" : "running"' in str(diagnosis.message_detail)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_illegal_row_is_refused_where_other_triggers_are_silent(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    beside.execute("SET session_replication_role = replica")
+    with pytest.raises(errors.CheckViolation):
+        beside.execute("UPDATE runs SET wake_at = NULL")
+
+
+def test_what_a_trigger_of_somebody_else_makes_of_a_row_is_judged(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    beside.execute("""
+        CREATE FUNCTION zz() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.wake_at = NULL; RETURN NEW; END';
+        CREATE TRIGGER zz BEFORE UPDATE ON runs FOR EACH ROW EXECUTE FUNCTION zz();
+    """)
+    with pytest.raises(errors.CheckViolation):
+        beside.execute("UPDATE runs SET status = 'running'")
 
 
 @pytest.mark.parametrize("change", LEGAL.values(), ids=LEGAL.keys())

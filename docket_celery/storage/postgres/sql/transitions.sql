@@ -47,12 +47,13 @@ events AS (
 )
 
 -- part: retained
--- The claim stays. Its time is written back as it is unless it grows old: then every column of an index keeps its value,
--- and the update is HOT. Not to refresh it at all would let a long healthy drain be stolen.
+-- The claim stays, and the status is what it was: to write it would have the rule of the row asked. The claim's time is written
+-- back as it is unless it grows old: then every column of an index keeps its value, and the update is HOT. Not to refresh it
+-- at all would let a long healthy drain be stolen.
 moved AS (
     UPDATE {schema}.runs r
-    SET status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
-        event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
+    SET step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint, event_seq = %(event_seq)s::bigint,
+        checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
         commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
         claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
         claimed_at = CASE
