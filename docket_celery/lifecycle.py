@@ -34,11 +34,18 @@ class NoWaker:
 
 
 def proposal(
-    moment: Moment, *, claim_token: str, inbox_seq: int, orphan_ttl: timedelta, commit_id: str
+    moment: Moment, *, claim_token: str, inbox_seq: int, orphan_ttl: timedelta, quiet: bool, commit_id: str
 ) -> CommitProposal:
-    """The fenced write of one moment under the claim's private token. Repeating this very value is safe."""
+    """The fenced write of one moment under the claim's private token. Repeating this very value is safe.
+
+    quiet  that of `Retain`, for a moment that keeps the claim
+    """
     disposition = moment.disposition
-    schedule: Schedule = Retain(ttl=orphan_ttl) if isinstance(disposition, Continue) else Release.from_park(disposition)
+    schedule: Schedule
+    if isinstance(disposition, Continue):
+        schedule = Retain(ttl=orphan_ttl, quiet=quiet)
+    else:
+        schedule = Release.from_park(disposition)
     return CommitProposal(
         run=moment.run,
         events=moment.events,

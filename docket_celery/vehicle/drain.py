@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from docket_celery.errors import StoreUnavailable
 from docket_celery.renewal import Held
@@ -21,6 +21,10 @@ logger = logging.getLogger("docket_celery")
 
 T = TypeVar("T")
 
+FRESH: Final = 1.0
+"""Seconds for which a reading of the database clock is carried on without another. The monotonic clock stands still
+while a machine sleeps, so it is never left alone for long.
+"""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before a store call that could not reach the database is repeated; doubles from the first to the second."""
 
@@ -67,6 +71,11 @@ class Drain:
         return self._heard_now + timedelta(seconds=self.monotonic() - self._heard_at)
 
     @property
+    def knows_the_time(self) -> bool:
+        """Whether the latest reading of the database clock is fresh."""
+        return self.monotonic() - self._heard_at < FRESH
+
+    @property
     def expires_at(self) -> float:
         """Monotonic seconds from which on the claim may be stolen, by what is known here."""
         return self.held.renewed_at + self.lease.orphan_ttl.total_seconds()
@@ -101,7 +110,8 @@ class Drain:
         """Takes over what a commit said."""
         self.committed += 1
         self.checkpoint_seq = checkpoint_seq
-        self._hear(done.now, done.claimed_at)
+        if done.now is not None:
+            self._hear(done.now, done.claimed_at)
 
     def within_claim(self, call: Callable[[], T]) -> T:
         """The result of a store call, repeated while the database cannot be reached and the claim has time left.

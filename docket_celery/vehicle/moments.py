@@ -170,6 +170,7 @@ class Moments:
             claim_token=drain.token,
             inbox_seq=drain.inbox_seq,
             orphan_ttl=lease.orphan_ttl,
+            quiet=drain.knows_the_time,
             commit_id=self._engine.ids.token(),
         )
         asked = None if isinstance(write.schedule, Retain) else slot.ask()

@@ -57,12 +57,11 @@ CREATE TABLE {schema}.runs (
     started_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     finished_at     timestamptz,
-    FOREIGN KEY (tenant, graph_id, graph_hash) REFERENCES {schema}.graph_versions,
-    CONSTRAINT claims_have_their_time CHECK ((claim_token IS NULL) = (claimed_at IS NULL))
+    FOREIGN KEY (tenant, graph_id, graph_hash) REFERENCES {schema}.graph_versions
 ) WITH (fillfactor = 80);
 
 -- Every other legal shape of a run's row. Asked by each insert, and by each update of a column that stands here. A commit that
--- keeps its claim writes none of them: as a check of the table, the rule would cost it a fifth of the server's time. Judged last,
+-- leaves its claim as it is writes none of them: as a check of the table, the rule would cost it a fifth of the server's time. Judged last,
 -- like a check, when no other trigger can change the row any more.
 CREATE FUNCTION {schema}.refuse_illegal_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -71,6 +70,7 @@ BEGIN
         -- A running run has exactly one of wake, claim and poison, any other none of them.
         AND num_nonnulls(NEW.wake_at, NEW.claim_token, NEW.poisoned_at) = (NEW.status = 'running')::int
         AND (NEW.finished_at IS NULL) = (NEW.status IN ('running', 'waiting'))
+        AND (NEW.claim_token IS NULL) = (NEW.claimed_at IS NULL)
         AND (NEW.claim_token IS NOT NULL OR NOT NEW.redeemed)
         AND (NEW.poisoned_at IS NULL) = (NEW.poison_reason IS NULL)
         AND (NEW.start_key IS NULL) = (NEW.input_digest IS NULL)
@@ -93,7 +93,8 @@ END
 $$;
 CREATE CONSTRAINT TRIGGER runs_are_legal
     AFTER INSERT OR UPDATE OF
-        id, status, wake_at, claim_token, redeemed, poisoned_at, poison_reason, start_key, input_digest, finished_at
+        id, status, wake_at, claim_token, claimed_at, redeemed, poisoned_at, poison_reason, start_key, input_digest,
+        finished_at
     ON {schema}.runs FOR EACH ROW EXECUTE FUNCTION {schema}.refuse_illegal_run();
 -- Also where rows arrive by replication, as a check would be.
 ALTER TABLE {schema}.runs ENABLE ALWAYS TRIGGER runs_are_legal;

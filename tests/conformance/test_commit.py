@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from support.builders import EXTERNAL, IMMEDIATE, TERMINAL, TTL, a_commit, a_run, after, events_of
 from support.clock import NOON
-from support.scene import RETAIN, Scene
+from support.scene import QUIETLY, RETAIN, Scene
 
 from docket_celery.errors import InvalidCommit, NotFound, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.moment import Appended, Replaced
-from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release, Retain
+from docket_celery.storage.contracts.values import QUIET, SYSTEM, CommitProposal, Committed, Release, Retain
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -113,10 +113,11 @@ def test_attempts_are_counted_anew_after_progress(scene: Scene) -> None:
 # -- schedules --------------------------------------------------------------------------------------------------------
 
 
-def test_retain_keeps_the_claim_and_leaves_no_wake(scene: Scene) -> None:
+@pytest.mark.parametrize("schedule", [RETAIN, QUIETLY], ids=["telling", "quiet"])
+def test_retain_keeps_the_claim_and_leaves_no_wake(scene: Scene, schedule: Retain) -> None:
     scene.start()
     token = scene.hold()
-    scene.commit("run-1", token, schedule=RETAIN)
+    scene.commit("run-1", token, schedule=schedule)
     info = scene.info()
     assert (info.wake_at, info.claim_redeemed) == (None, True)
     assert info.claimed_at is not None
@@ -135,6 +136,59 @@ def test_retain_writes_the_claim_time_back_unless_it_is_older_than_a_third_of_th
     proposal = a_commit(scene.run(), token, at=scene.now, schedule=Retain(ttl=TTL))
     assert scene.runs.commit(SYSTEM, proposal).claimed_at == scene.now
     assert scene.info().claimed_at == scene.now
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_a_quiet_commit_of_a_young_claim_leaves_its_time_and_need_not_say_so(scene: Scene, length: int) -> None:
+    scene.start(fields={"a": 1})
+    token = scene.hold()
+    claimed_at = scene.now
+    scene.clock.advance(TTL / 3)
+    proposal = a_commit(scene.run(), token, at=scene.now, schedule=QUIETLY, fields={"a": 2}, events=length)
+    assert scene.runs.commit(SYSTEM, proposal) in (QUIET, Committed(now=scene.now, claimed_at=claimed_at))
+    assert scene.run() == proposal.run
+    assert scene.storage.events.list_events(SYSTEM, "run-1", after_seq=1).events == proposal.events
+    assert scene.info().claimed_at == claimed_at
+
+
+def test_a_quiet_commit_of_an_older_claim_refreshes_it_and_says_so(scene: Scene) -> None:
+    scene.start()
+    token = scene.hold()
+    scene.clock.advance(TTL / 3 + MICROSECOND)
+    proposal = a_commit(scene.run(), token, at=scene.now, schedule=QUIETLY)
+    assert scene.runs.commit(SYSTEM, proposal) == Committed(now=scene.now, claimed_at=scene.now)
+    assert scene.run() == proposal.run
+    assert scene.info().claimed_at == scene.now
+
+
+def test_a_quiet_commit_resets_the_counters_like_any_other(scene: Scene) -> None:
+    scene.start()
+    scene.hold()
+    scene.expire()
+    scene.commit("run-1", scene.hold(), schedule=QUIETLY)
+    assert scene.info().claim_attempts == 0
+
+
+@pytest.mark.parametrize("wrong", ["token", "sequence", "events", "version", "run"])
+def test_a_quiet_commit_is_refused_for_the_same_reasons(scene: Scene, wrong: str) -> None:
+    before = scene.start().run
+    token = scene.hold()
+    proposal = a_commit(before, token, at=scene.now, schedule=QUIETLY)
+    match wrong:
+        case "token":
+            _refused(scene, replace(proposal, claim_token="another"), StaleFence)
+        case "sequence":
+            later = a_commit(replace(before, checkpoint_seq=2), token, at=scene.now, schedule=QUIETLY)
+            _refused(scene, later, StaleFence)
+        case "events":
+            later = a_commit(replace(before, event_seq=2), token, at=scene.now, schedule=QUIETLY)
+            _refused(scene, later, InvalidCommit)
+        case "version":
+            later = a_commit(replace(before, graph_hash="b2" * 32), token, at=scene.now, schedule=QUIETLY)
+            _refused(scene, later, InvalidCommit)
+        case _:
+            stranger = a_commit(replace(before, id="nobody"), token, at=scene.now, schedule=QUIETLY)
+            _refused(scene, stranger, NotFound)
 
 
 def test_an_immediate_release_wakes_at_the_stores_now(scene: Scene) -> None:
@@ -308,6 +362,17 @@ def test_a_run_cannot_move_to_another_graph_version(scene: Scene) -> None:
 
 
 # -- a repeat after a lost reply --------------------------------------------------------------------------------------
+
+
+def test_a_quiet_commit_repeated_after_a_lost_reply_is_told_of_its_claim(scene: Scene) -> None:
+    scene.start()
+    token = scene.hold()
+    proposal = a_commit(scene.run(), token, at=scene.now, schedule=QUIETLY)
+    scene.runs.commit(SYSTEM, proposal)
+    before, events = scene.info(), _events(scene)
+    assert scene.runs.commit(SYSTEM, proposal) == Committed(now=scene.now, claimed_at=scene.now)
+    assert scene.info() == before
+    assert _events(scene) == events
 
 
 @pytest.mark.parametrize("schedule", [RETAIN, IMMEDIATE], ids=["retain", "release"])

@@ -66,7 +66,11 @@ def test_the_refusal_names_the_rule_and_the_row_but_no_token(place: Scene, besid
     with pytest.raises(errors.CheckViolation) as refused:
         beside.execute("UPDATE runs SET claim_token = 'secret', claimed_at = now()")
     diagnosis = refused.value.diag
-    assert (diagnosis.schema_name, diagnosis.table_name, diagnosis.constraint_name) == ("docket", "runs", "runs_are_legal")
+    assert (diagnosis.schema_name, diagnosis.table_name, diagnosis.constraint_name) == (
+        "docket",
+        "runs",
+        "runs_are_legal",
+    )
     assert '"id" : "run-1", "status" : "running"' in str(diagnosis.message_detail)
     assert "secret" not in str(refused.value)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 from psycopg.rows import dict_row
+from support.builders import a_commit
 from support.clock import eventually
-from support.scene import RETAIN, Scene
+from support.scene import QUIETLY, RETAIN, Scene
+
+from docket_celery.storage.contracts.values import QUIET, SYSTEM, Retain
 
 
 def _updates(connection: psycopg.Connection) -> tuple[int, int]:
@@ -16,19 +20,27 @@ def _updates(connection: psycopg.Connection) -> tuple[int, int]:
     return row["n_tup_upd"], row["n_tup_hot_upd"]
 
 
-def test_retaining_commits_are_hot_updates(place: Scene, beside: psycopg.Connection) -> None:
+@pytest.mark.parametrize("schedule", [RETAIN, QUIETLY], ids=["telling", "quiet"])
+def test_retaining_commits_are_hot_updates(place: Scene, beside: psycopg.Connection, schedule: Retain) -> None:
     place.start()
     token = place.hold()
     claimed_and_redeemed = 2  # Of these only the claim rewrites indexes.
     for number in range(200):
         place.clock.advance(0.05)
-        place.commit("run-1", token, schedule=RETAIN, fields={"total": number})
+        place.commit("run-1", token, schedule=schedule, fields={"total": number})
     place.runs._database.sessions.close()
     with psycopg.connect(beside.info.dsn, autocommit=True, row_factory=dict_row) as watch:
         eventually(lambda: _updates(watch)[0] >= 200 + claimed_and_redeemed)
         updates, hot = _updates(watch)
     assert updates == 200 + claimed_and_redeemed
     assert hot >= 196
+
+
+def test_a_quiet_commit_is_answered_without_a_row(place: Scene) -> None:
+    place.start()
+    token = place.hold()
+    proposal = a_commit(place.run(), token, at=place.now, schedule=QUIETLY)
+    assert place.runs.commit(SYSTEM, proposal) == QUIET
 
 
 def test_a_redemption_is_a_hot_update(place: Scene, beside: psycopg.Connection) -> None:

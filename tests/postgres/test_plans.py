@@ -276,7 +276,7 @@ def test_the_short_way_counts_no_more_claims_than_there_are_slots(
     assert _locked(plan) == 0
 
 
-@pytest.mark.parametrize("statement", ["commit_retain", "commit_release", "redeem_claim"])
+@pytest.mark.parametrize("statement", ["commit_retain", "commit_retain_quietly", "commit_release", "redeem_claim"])
 def test_a_transition_finds_its_row_by_the_primary_key_alone(
     history: tuple[psycopg.Connection[dict[str, Any]], int], statement: str
 ) -> None:

@@ -25,6 +25,7 @@ from docket_celery.storage.contracts.values import (
 from docket_celery.testing import ManualClock, SequentialIds
 
 RETAIN = Retain(ttl=TTL)
+QUIETLY = Retain(ttl=TTL, quiet=True)
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ MOMENT = Moment(
 
 
 def test_a_moments_write_follows_the_sequence_it_was_computed_on() -> None:
-    write = proposal(MOMENT, claim_token="ours", inbox_seq=3, orphan_ttl=TTL, commit_id="c-1")
+    write = proposal(MOMENT, claim_token="ours", inbox_seq=3, orphan_ttl=TTL, quiet=True, commit_id="c-1")
     assert (write.run, write.changes, write.checkpoint_type) == (MOMENT.run, MOMENT.changes, MOMENT.checkpoint_type)
     assert (write.expected_checkpoint_seq, write.claim_token, write.inbox_seq, write.commit_id) == (4, "ours", 3, "c-1")
-    assert write.schedule == Retain(ttl=TTL)
+    assert write.schedule == Retain(ttl=TTL, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_moments_write_follows_the_sequence_it_was_computed_on() -> None:
 )
 def test_a_park_releases_the_claim_with_its_schedule(park: Park) -> None:
     parked = replace(MOMENT, disposition=park)
-    write = proposal(parked, claim_token="ours", inbox_seq=0, orphan_ttl=TTL, commit_id="c-1")
+    write = proposal(parked, claim_token="ours", inbox_seq=0, orphan_ttl=TTL, quiet=True, commit_id="c-1")
     assert write.schedule == Release(kind=park.kind, at=park.at)
 
 

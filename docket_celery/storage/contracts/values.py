@@ -100,9 +100,13 @@ class GraphVersionPage(Struct, frozen=True, kw_only=True):
 
 
 class Retain(Struct, frozen=True, kw_only=True):
-    """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl`: a HOT update."""
+    """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl`: a HOT update.
+
+    quiet  whether the answer may leave out what it could tell, as long as `claimed_at` does not move
+    """
 
     ttl: timedelta
+    quiet: bool = False
 
 
 class Release(Struct, frozen=True, kw_only=True):
@@ -162,14 +166,19 @@ class CommitProposal(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, frozen=True, kw_only=True):
-    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released).
+    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released). Both are
+    None after a quiet commit, which leaves the claim as it was.
 
     taken  the run that was brought along for the slot that the commit frees, if one was asked for
     """
 
-    now: datetime
+    now: datetime | None
     claimed_at: datetime | None
     taken: Taken | None = None
+
+
+QUIET = Committed(now=None, claimed_at=None)
+"""What a quiet commit answers."""
 
 
 class Commit(Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ from docket_celery.storage.contracts.rules import (
 )
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
+    QUIET,
     Commit,
     CommitProposal,
     Committed,
@@ -186,6 +187,8 @@ class MemoryRunStore(MemoryClaims):
             if isinstance(proposal.schedule, Retain):
                 if stored.claimed_at is not None and now - stored.claimed_at > proposal.schedule.ttl / 3:
                     stored.claimed_at = now
+                elif proposal.schedule.quiet:
+                    return QUIET
                 return Committed(now=now, claimed_at=stored.claimed_at)
             stored.clear_claim()
             stored.wake_at = _wake(proposal.schedule, now)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import psycopg
 from psycopg import errors
 from psycopg.rows import DictRow
 
 from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence
 from docket_celery.storage.contracts.rules import check_commit, check_commit_against
 from docket_celery.storage.contracts.taking import TakeRequest
-from docket_celery.storage.contracts.values import CommitProposal, Committed, Retain, Scope
+from docket_celery.storage.contracts.values import QUIET, CommitProposal, Committed, Retain, Scope
 from docket_celery.storage.postgres import together, transitions
 from docket_celery.storage.postgres.database import Database
 from docket_celery.storage.postgres.group_commit import GroupCommit
@@ -67,10 +68,6 @@ class PostgresCommits(PostgresStarts):
     def _commit(self, request: together.CommitRequest) -> Committed:
         """What came of one commit."""
         proposal, look = request.proposal, request.look
-        kind: transitions.Kind = "retain"
-        if not isinstance(proposal.schedule, Retain):
-            kind = "release" if look is None else _ACCOMPANIED[look.request.redeem]
-        statement = transitions.statement_for(kind, proposal.changes, proposal.events)
         parameters = transitions.of_transition(
             request.scope,
             proposal.run,
@@ -83,9 +80,17 @@ class PostgresCommits(PostgresStarts):
             inbox_seq=proposal.inbox_seq,
             now=self._database.now(),
         )
+        if isinstance(proposal.schedule, Retain):
+            if proposal.schedule.quiet and proposal.events and self._has_moved_quietly(proposal, parameters):
+                return QUIET
+            kind: transitions.Kind = "retain"
+        else:
+            kind = "release" if look is None else _ACCOMPANIED[look.request.redeem]
+        statement = transitions.statement_for(kind, proposal.changes, proposal.events)
 
         def commit(session: Session, _: bool) -> Committed:
-            row = self._transition(session, statement, parameters if look is None else look.parameters | parameters)
+            given = parameters if look is None else look.parameters | parameters
+            row = self._transition(session, statement, given).fetchone()
             if row is not None:
                 return self._committed(row, look)
             came = None if request.take is None else self._taken_before(session, request.take)
@@ -95,6 +100,11 @@ class PostgresCommits(PostgresStarts):
             return Committed(now=came.batch.now, claimed_at=None, taken=came)
 
         return self._database.run(commit)
+
+    def _has_moved_quietly(self, proposal: CommitProposal, parameters: dict[str, Any]) -> bool:
+        """Whether that was all: not where the fence does not hold, nor where the claim's time is to be refreshed."""
+        statement = transitions.statement_for("retain_quietly", proposal.changes, proposal.events)
+        return self._database.run(lambda session, _: self._transition(session, statement, parameters).rowcount) > 0
 
     def _repeated(self, session: Session, proposal: CommitProposal, parameters: dict[str, Any]) -> Committed:
         """What a commit that did not apply means: it had succeeded before, or one of the refusals."""
@@ -112,9 +122,9 @@ class PostgresCommits(PostgresStarts):
             f"{proposal.expected_checkpoint_seq}"
         )
 
-    def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> DictRow | None:
+    def _transition(self, session: Session, statement: str, parameters: dict[str, Any]) -> psycopg.Cursor[DictRow]:
         try:
-            return self._database.execute(session, statement, parameters).fetchone()
+            return self._database.execute(session, statement, parameters)
         except errors.UniqueViolation as error:
             if error.diag.table_name != "run_events":
                 raise

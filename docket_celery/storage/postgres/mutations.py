@@ -122,7 +122,7 @@ class PostgresMutations(PostgresCommits):
         )
         statement = statement_for(kind, decision.changes, decision.events)
         parameters = signal.parameters | transition | {"commit_id_read": read}
-        return self._transition(session, statement, parameters) is not None
+        return self._transition(session, statement, parameters).fetchone() is not None
 
 
 def _not_found(signal: _Signal) -> NotFound:

@@ -19,23 +19,29 @@ from docket_celery.storage.contracts.rules import Refusal
 from docket_celery.storage.contracts.values import Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import bounded, of_changes, of_many_events, of_run, seen_by
 
-Kind: TypeAlias = Literal["retain", "release", "release_as_read", "release_and_take", "release_and_lease"]
+Kind: TypeAlias = Literal[
+    "retain", "retain_quietly", "release", "release_as_read", "release_and_take", "release_and_lease"
+]
 
-_KINDS: Final[dict[Kind, tuple[str, tuple[str, ...], str]]] = {
+_KINDS: Final[dict[Kind, tuple[str, tuple[str, ...], str | None]]] = {
     "retain": ("retained", (), "answered"),
+    "retain_quietly": ("retained_quietly", (), None),
     "release": ("released", (), "answered_and_told"),
     "release_as_read": ("released_as_read", (), "answered_and_told"),
     "release_and_take": ("released", ("after_the_commit", "taking"), "answered_and_taken"),
     "release_and_lease": ("released", ("after_the_commit", "leasing"), "answered_and_leased"),
 }
-"""Of each: the part that moves the run, the parts that follow the commit, and the part that answers."""
+"""Of each: the part that moves the run, the parts that follow the commit, and the part that answers. Without one, the
+events are what the statement as a whole writes, and their number is all that it answers.
+"""
 _CHANGES: Final = {
     "": (),
     "_replacing": ("replacing",),
     "_appending": ("appending",),
     "_changing": ("replacing", "appending"),
 }
-_EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
+_EVENTS: Final = {"": ("noting", "noted"), "_at_length": ("noting_many", "noted_many")}
+"""The part that writes the events, by itself and as one table of several."""
 _PLACES: Final = tuple((f"event_type_{place}", f"event_node_{place}", f"event_data_{place}") for place in (1, 2, 3))
 """The names that each event has in the part `noting`."""
 _NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(("event_step", "event_at", *chain(*_PLACES)))
@@ -45,8 +51,10 @@ def statements() -> Iterator[tuple[str, str]]:
     """The name and the text, with its parts in braces, of each."""
     for kind, changes, events in product(_KINDS, _CHANGES, _EVENTS):
         moved, after, answer = _KINDS[kind]
-        tables = ",\n".join(f"{{{part}}}" for part in (moved, *_CHANGES[changes], _EVENTS[events], *after))
-        yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer}}}"
+        noting, noted = _EVENTS[events]
+        parts = [moved, *_CHANGES[changes]] if answer is None else [moved, *_CHANGES[changes], noted, *after]
+        tables = ",\n".join(f"{{{part}}}" for part in parts)
+        yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer or noting}}}"
 
 
 def statement_for(kind: Kind, changes: Sequence[Change], events: Sequence[Event]) -> str:

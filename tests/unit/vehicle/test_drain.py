@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from support.clock import NOON
 from support.faults import lost_reply, unreachable
 from support.rig import Rig
 
 from docket_celery import FINISH, START, Graph
 from docket_celery.run.events import EventType
 from docket_celery.telemetry.hook import DrainFinished, VehicleCrashed
+from docket_celery.testing import ManualClock
 from docket_celery.vehicle.drain import Drain
 from docket_celery.vehicle.outcomes import Discarded, FenceLost, Parked, Unreached
 
@@ -136,6 +140,33 @@ def test_a_retaining_commit_that_kept_the_old_claim_time_leaves_only_the_rest_of
     assert isinstance(rig.drain(), Unreached)
     # Claimed at 0, kept at 15, second node until 55: five seconds were left.
     assert 3.0 < sum(rig.pauses) < 5.0
+
+
+def test_the_database_clock_is_asked_for_once_a_second() -> None:
+    rig = Rig(drain_max_elapsed=None)
+
+    def ticks() -> dict[str, int]:
+        rig.advance(0.3)
+        return {"n": 1}
+
+    graph = Graph("ticking", max_supersteps=9).field("n", int, reducer="sum").node("a", ticks).edge(START, "a")
+    rig.start(graph.edge("a", "a", when="n < 8").edge("a", FINISH, when="n >= 8"))
+    rig.drain()
+    retained = [write.schedule for (_, write), _ in rig.runs.of("commit")][:-1]
+    assert [schedule.quiet for schedule in retained] == [True, True, True, False, True, True, True]
+
+
+def test_a_clock_that_stood_still_is_set_right_within_a_second() -> None:
+    rig = Rig(worker_clock=ManualClock())
+
+    def sleeps() -> None:
+        rig.clock.advance(15)  # The machine of the worker, and its monotonic clock with it.
+
+    graph = Graph("asleep").node("a", sleeps).node("b", rig.takes(1.0)).node("c", lambda: None).edge(START, "a")
+    rig.start(graph.edge("a", "b").edge("b", "c"))
+    rig.drain()
+    at = [event.at for event in rig.events() if event.type is EventType.NODE_COMPLETED]
+    assert at == [NOON, NOON + timedelta(seconds=1), NOON + timedelta(seconds=16)]
 
 
 def test_what_is_known_before_the_redemption_is_the_leases() -> None:

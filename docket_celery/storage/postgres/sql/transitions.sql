@@ -24,27 +24,38 @@ appended AS (
 
 -- part: noting
 -- Up to three events, as most transitions have, of one step and one instant.
+INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
+SELECT moved.id, %(expected_event_seq)s::bigint + e.number, e.type, %(event_step)s::bigint,
+       %(event_at)s::timestamptz, e.node, e.data
+FROM moved, (
+    VALUES (1, %(event_type_1)s::text, %(event_node_1)s::text, %(event_data_1)s::text::json),
+           (2, %(event_type_2)s::text, %(event_node_2)s::text, %(event_data_2)s::text::json),
+           (3, %(event_type_3)s::text, %(event_node_3)s::text, %(event_data_3)s::text::json)
+) AS e (number, type, node, data)
+WHERE e.type IS NOT NULL
+
+-- part: noted
 events AS (
-    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
-    SELECT moved.id, %(expected_event_seq)s::bigint + e.number, e.type, %(event_step)s::bigint,
-           %(event_at)s::timestamptz, e.node, e.data
-    FROM moved, (
-        VALUES (1, %(event_type_1)s::text, %(event_node_1)s::text, %(event_data_1)s::text::json),
-               (2, %(event_type_2)s::text, %(event_node_2)s::text, %(event_data_2)s::text::json),
-               (3, %(event_type_3)s::text, %(event_node_3)s::text, %(event_data_3)s::text::json)
-    ) AS e (number, type, node, data)
-    WHERE e.type IS NOT NULL
+    {noting}
 )
 
 -- part: noting_many
+INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
+SELECT moved.id, e.seq, e.type, e.step, e.at, e.node, e.data::json
+FROM moved, unnest(
+    %(event_seqs)s::bigint[], %(event_types)s::text[], %(event_steps)s::bigint[], %(event_ats)s::timestamptz[],
+    %(event_nodes)s::text[], %(event_data)s::text[]
+) AS e (seq, type, step, at, node, data)
+
+-- part: noted_many
 events AS (
-    INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
-    SELECT moved.id, e.seq, e.type, e.step, e.at, e.node, e.data::json
-    FROM moved, unnest(
-        %(event_seqs)s::bigint[], %(event_types)s::text[], %(event_steps)s::bigint[], %(event_ats)s::timestamptz[],
-        %(event_nodes)s::text[], %(event_data)s::text[]
-    ) AS e (seq, type, step, at, node, data)
+    {noting_many}
 )
+
+-- part: carried_on
+step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint, event_seq = %(event_seq)s::bigint,
+checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json, commit_id = %(commit_id)s::text,
+updated_at = %(updated_at)s::timestamptz, claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL
 
 -- part: retained
 -- The claim stays, and the status is what it was: to write it would have the rule of the row asked. The claim's time is written
@@ -52,10 +63,7 @@ events AS (
 -- at all would let a long healthy drain be stolen.
 moved AS (
     UPDATE {schema}.runs r
-    SET step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint, event_seq = %(event_seq)s::bigint,
-        checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
-        commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
-        claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
+    SET {carried_on},
         claimed_at = CASE
             WHEN r.claimed_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - %(refresh_after)s::interval
             THEN coalesce(%(now)s::timestamptz, clock_timestamp())
@@ -63,23 +71,30 @@ moved AS (
         END
     WHERE r.id = %(id)s::text AND r.claim_token = %(claim_token)s::text
       -- As one condition, so that the primary key is the only way to the row, whatever the statistics say.
-      AND (
-          r.checkpoint_seq = %(expected)s::bigint AND r.event_seq = %(expected_event_seq)s::bigint
-          AND r.graph_id = %(graph_id)s::text AND r.graph_hash = %(graph_hash)s::text
-          AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
-      ) IS TRUE
+      AND ({follows}) IS TRUE
     RETURNING r.id, r.claimed_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 
+-- part: retained_quietly
+-- The same where the claim is young, so that its time stays. Nothing is answered but how many events were written.
+moved AS (
+    UPDATE {schema}.runs r
+    SET {carried_on}
+    WHERE r.id = %(id)s::text AND r.claim_token = %(claim_token)s::text
+      AND (
+          {follows}
+          AND r.claimed_at >= coalesce(%(now)s::timestamptz, clock_timestamp()) - %(refresh_after)s::interval
+      ) IS TRUE
+    RETURNING r.id
+)
+
 -- part: given_up
-status = %(status)s::text, step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint,
-event_seq = %(event_seq)s::bigint, checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json,
-commit_id = %(commit_id)s::text, updated_at = %(updated_at)s::timestamptz,
+{carried_on},
+status = %(status)s::text,
 finished_at = CASE
     WHEN %(status)s::text IN ('done', 'failed', 'cancelled')
     THEN coalesce(%(finished_at)s::timestamptz, %(now)s::timestamptz, clock_timestamp())
 END,
-claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL,
 poisoned_at = NULL, poison_reason = NULL,
 claim_token = NULL, claimed_at = NULL, redeemed = false,
 wake_at = CASE
