@@ -86,7 +86,7 @@ _INTO_THE_CACHE = """
 """
 BATCH = 50
 """Leases of one large claim."""
-WARM, TIMED = 8, 12
+WARM, TIMED = 8, 30
 """Such claims before the clock begins, while the session makes its plans; and by the clock."""
 HOT_COMMITS = 1_000
 
