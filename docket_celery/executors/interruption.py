@@ -31,9 +31,9 @@ one that comes earlier makes it wait anew.
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether what runs has become void."""
 
-_handler_of: Final[Callable[[int], object]] = import_module("_signal").getsignal
-"""`signal.getsignal` without the enum around it: before Python 3.13 that looks for a member which is our function, and
-raises and catches an error when there is none. It is asked before every attempt.
+_signal: Final[Any] = import_module("_signal")
+"""`signal` without the enums around it, for what is done before every attempt: before Python 3.13, `signal.getsignal`
+looks for a member that is our handler, and raises and catches an error as there is none.
 """
 
 
@@ -110,9 +110,9 @@ class Interrupter:
 
     def _listen(self, number: int) -> None:
         """Lets the signal reach its handler, whatever the node before has done to the signals of this process."""
-        if _handler_of(number) is not self._handler:
+        if _signal.getsignal(number) is not self._handler:
             signal.signal(number, self._handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+        _signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
 
     def _arm(self, until: float, is_void: IsVoid) -> None:
         """The watchdog is woken only for a deadline that comes before its next look."""

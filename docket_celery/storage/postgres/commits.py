@@ -86,7 +86,7 @@ class PostgresCommits(PostgresStarts):
             kind: transitions.Kind = "retain"
         else:
             kind = "release" if look is None else _ACCOMPANIED[look.request.redeem]
-        statement = transitions.statement_for(kind, proposal.changes, proposal.events)
+        statement = transitions.statement_for(kind, proposal.changes, parameters)
 
         def commit(session: Session, _: bool) -> Committed:
             given = parameters if look is None else look.parameters | parameters
@@ -103,7 +103,7 @@ class PostgresCommits(PostgresStarts):
 
     def _has_moved_quietly(self, proposal: CommitProposal, parameters: dict[str, Any]) -> bool:
         """Whether that was all: not where the fence does not hold, nor where the claim's time is to be refreshed."""
-        statement = transitions.statement_for("retain_quietly", proposal.changes, proposal.events)
+        statement = transitions.statement_for("retain_quietly", proposal.changes, parameters)
         return self._database.run(lambda session, _: self._transition(session, statement, parameters).rowcount) > 0
 
     def _repeated(self, session: Session, proposal: CommitProposal, parameters: dict[str, Any]) -> Committed:

@@ -120,7 +120,7 @@ class PostgresMutations(PostgresCommits):
             inbox_seq=None,
             now=signal.now,
         )
-        statement = statement_for(kind, decision.changes, decision.events)
+        statement = statement_for(kind, decision.changes, transition)
         parameters = signal.parameters | transition | {"commit_id_read": read}
         return self._transition(session, statement, parameters).fetchone() is not None
 

@@ -6,7 +6,7 @@ few events stand in it one by one, since unpacking arrays costs more than insert
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, product
 from typing import Any, Final, Literal, TypeAlias
@@ -57,9 +57,9 @@ def statements() -> Iterator[tuple[str, str]]:
         yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer or noting}}}"
 
 
-def statement_for(kind: Kind, changes: Sequence[Change], events: Sequence[Event]) -> str:
-    """The name of the one that writes just what a transition needs."""
-    length = "" if _are_few(events) else "_at_length"
+def statement_for(kind: Kind, changes: Sequence[Change], parameters: Mapping[str, Any]) -> str:
+    """The name of the one that writes just what a transition needs; `parameters` are those of `of_transition`."""
+    length = "_at_length" if "event_seqs" in parameters else ""
     if not changes:
         return f"commit_{kind}{length}"
     replacing = any(isinstance(change, Replaced) for change in changes)

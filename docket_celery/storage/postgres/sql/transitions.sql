@@ -28,9 +28,9 @@ INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
 SELECT moved.id, %(expected_event_seq)s::bigint + e.number, e.type, %(event_step)s::bigint,
        %(event_at)s::timestamptz, e.node, e.data
 FROM moved, (
-    VALUES (1, %(event_type_1)s::text, %(event_node_1)s::text, %(event_data_1)s::text::json),
-           (2, %(event_type_2)s::text, %(event_node_2)s::text, %(event_data_2)s::text::json),
-           (3, %(event_type_3)s::text, %(event_node_3)s::text, %(event_data_3)s::text::json)
+    VALUES (1, %(event_type_1)s::text, %(event_node_1)s::text, %(event_data_1)s::json),
+           (2, %(event_type_2)s::text, %(event_node_2)s::text, %(event_data_2)s::json),
+           (3, %(event_type_3)s::text, %(event_node_3)s::text, %(event_data_3)s::json)
 ) AS e (number, type, node, data)
 WHERE e.type IS NOT NULL
 
@@ -54,7 +54,7 @@ events AS (
 
 -- part: carried_on
 step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint, event_seq = %(event_seq)s::bigint,
-checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::text::json, commit_id = %(commit_id)s::text,
+checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::json, commit_id = %(commit_id)s::text,
 updated_at = %(updated_at)s::timestamptz, claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL
 
 -- part: retained
