@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 from psycopg import errors
@@ -59,6 +61,18 @@ def test_an_illegal_row_is_refused(place: Scene, beside: psycopg.Connection, cha
     place.start()
     with pytest.raises(errors.CheckViolation):
         beside.execute(f"UPDATE runs SET {change}".encode())
+
+
+def test_the_rule_is_asked_by_an_update_of_each_column_that_it_reads(place: Scene, beside: psycopg.Connection) -> None:
+    (row,) = beside.execute("""
+        SELECT p.prosrc AS rule, array_agg(a.attname::text) AS columns
+        FROM pg_trigger t
+        JOIN pg_proc p ON p.oid = t.tgfoid
+        JOIN pg_attribute a ON a.attrelid = t.tgrelid AND a.attnum = ANY (t.tgattr)
+        WHERE t.tgrelid = 'docket.runs'::regclass AND t.tgname = 'runs_are_legal'
+        GROUP BY p.prosrc
+    """).fetchall()
+    assert set(re.findall(r"NEW\.(\w+)", row["rule"])) == set(row["columns"])
 
 
 def test_the_refusal_names_the_rule_and_the_row_but_no_token(place: Scene, beside: psycopg.Connection) -> None:
