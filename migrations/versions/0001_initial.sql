@@ -60,9 +60,9 @@ CREATE TABLE {schema}.runs (
     FOREIGN KEY (tenant, graph_id, graph_hash) REFERENCES {schema}.graph_versions
 ) WITH (fillfactor = 80);
 
--- Every other legal shape of a run's row. Asked by each insert, and by each update of a column that stands here. A commit that
--- leaves its claim as it is writes none of them: as a check of the table, the rule would cost it a fifth of the server's time. Judged last,
--- like a check, when no other trigger can change the row any more.
+-- Every other legal shape of a run's row. Asked by each insert, and by each update of a column that it reads. A commit that leaves
+-- its claim as it is writes none of these: as a check of the table, the rule would cost it a fifth of the server's time. Judged
+-- like a check once no other trigger can change the row any more.
 CREATE FUNCTION {schema}.refuse_illegal_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF (

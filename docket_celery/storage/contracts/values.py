@@ -166,8 +166,8 @@ class CommitProposal(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, frozen=True, kw_only=True):
-    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released). Both are
-    None after a quiet commit, which leaves the claim as it was.
+    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released). Both may
+    be None after a quiet commit, which has left the claim as it was.
 
     taken  the run that was brought along for the slot that the commit frees, if one was asked for
     """

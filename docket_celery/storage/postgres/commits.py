@@ -81,7 +81,7 @@ class PostgresCommits(PostgresStarts):
             now=self._database.now(),
         )
         if isinstance(proposal.schedule, Retain):
-            if proposal.schedule.quiet and proposal.events and self._has_moved_quietly(proposal, parameters):
+            if proposal.schedule.quiet and proposal.events and self._commit_quietly(proposal, parameters):
                 return QUIET
             kind: transitions.Kind = "retain"
         else:
@@ -101,7 +101,7 @@ class PostgresCommits(PostgresStarts):
 
         return self._database.run(commit)
 
-    def _has_moved_quietly(self, proposal: CommitProposal, parameters: dict[str, Any]) -> bool:
+    def _commit_quietly(self, proposal: CommitProposal, parameters: dict[str, Any]) -> bool:
         """Whether that was all: not where the fence does not hold, nor where the claim's time is to be refreshed."""
         statement = transitions.statement_for("retain_quietly", proposal.changes, parameters)
         return self._database.run(lambda session, _: self._transition(session, statement, parameters).rowcount) > 0
