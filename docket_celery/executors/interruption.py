@@ -31,9 +31,9 @@ one that comes earlier makes it wait anew.
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether what runs has become void."""
 
-_signal: Final[Any] = import_module("_signal")
-"""`signal` without the enums around it, for what is done before every attempt: before Python 3.13, `signal.getsignal`
-looks for a member that is our handler, and raises and catches an error as there is none.
+_bare_signal: Final[Any] = import_module("_signal")
+"""`signal` without the enums around it, for what is done before every attempt: `pthread_sigmask` makes a member of each
+blocked signal, and in older Pythons (3.11.7 is one) `getsignal` raises and catches an error, as our handler is none.
 """
 
 
@@ -110,9 +110,9 @@ class Interrupter:
 
     def _listen(self, number: int) -> None:
         """Lets the signal reach its handler, whatever the node before has done to the signals of this process."""
-        if _signal.getsignal(number) is not self._handler:
+        if _bare_signal.getsignal(number) is not self._handler:
             signal.signal(number, self._handler)
-        _signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+        _bare_signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
 
     def _arm(self, until: float, is_void: IsVoid) -> None:
         """The watchdog is woken only for a deadline that comes before its next look."""

@@ -102,7 +102,8 @@ ALTER TABLE {schema}.runs ENABLE ALWAYS TRIGGER runs_are_legal;
 CREATE UNIQUE INDEX runs_start_key ON {schema}.runs (tenant, start_key) WHERE start_key IS NOT NULL;
 
 -- What a claim scan reads. Both cover healthy running rows only, so that a scan costs what is due and not what was.
--- No column named here changes in a retaining commit (claimed_at is written back as it was): those updates stay HOT.
+-- No column named here changes in a commit that keeps a young claim (claimed_at is not written, or as it was): those updates
+-- stay HOT.
 CREATE INDEX runs_ready ON {schema}.runs (wake_at, id)
     WHERE status = 'running' AND poisoned_at IS NULL AND wake_at IS NOT NULL;
 CREATE INDEX runs_claimed ON {schema}.runs (claimed_at, id)

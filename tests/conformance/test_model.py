@@ -17,21 +17,21 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from support.builders import a_commit, a_decision, a_scan, an_abandon, new_commit_id
 from support.meeting import share_always
 from support.model import MAX_ABANDONS, MAX_ATTEMPTS, TTL, Model, ModelRun, Then
-from support.scene import RETAIN, Scene
+from support.scene import QUIETLY, RETAIN, Scene
 
 from docket_celery.errors import InactiveRun, InvalidMutation, StaleFence
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage import memory
 from docket_celery.storage.contracts.claims import ClaimPolicy, Lease, Redeemed
 from docket_celery.storage.contracts.taking import Taken, TakeRequest
-from docket_celery.storage.contracts.values import SYSTEM, CommitProposal, Release, Storage
+from docket_celery.storage.contracts.values import QUIET, SYSTEM, CommitProposal, Release, Storage
 from docket_celery.testing import ManualClock, SequentialIds
 
 OWNERS = {"run-1": "a", "run-2": "a", "run-3": "a", "run-4": "b", "run-5": "b", "run-6": None}
 RUN_IDS = tuple(OWNERS)
 DELAY = timedelta(seconds=15)
 STEPS = st.sampled_from([timedelta(microseconds=1), timedelta(seconds=7), TTL / 3, TTL, TTL * 2])
-THENS: st.SearchStrategy[Then] = st.sampled_from(["retain", "retain", "immediate", "later", "external", "terminal"])
+THENS: st.SearchStrategy[Then] = st.sampled_from(["retain", "quietly", "immediate", "later", "external", "terminal"])
 RELEASES: st.SearchStrategy[Then] = st.sampled_from(["immediate", "immediate", "later", "external", "terminal"])
 
 Opening = Callable[[ManualClock], Storage]
@@ -61,6 +61,7 @@ class History(RuleBasedStateMachine):
         """The status and schedule that a transition proposes."""
         parts: dict[Then, dict[str, Any]] = {
             "retain": {"schedule": RETAIN},
+            "quietly": {"schedule": QUIETLY},
             "immediate": {"schedule": Release(kind="immediate")},
             "later": {"schedule": Release(kind="at", at=self.scene.now + DELAY)},
             "external": {"status": RunStatus.WAITING},
@@ -250,7 +251,10 @@ class History(RuleBasedStateMachine):
             return multiple()
         committed = self.scene.runs.commit(SYSTEM, proposal)
         run = self.model.runs[proposal.run.id]
-        assert committed.claimed_at == (run.claimed_at if run.token == proposal.claim_token else None)
+        if committed == QUIET:
+            assert then == "quietly"
+        else:
+            assert committed.claimed_at == (run.claimed_at if run.token == proposal.claim_token else None)
         assert self.scene.run(proposal.run.id) == proposal.run
         return proposal.claim_token, proposal.run
 

@@ -13,13 +13,20 @@ import psycopg
 import pytest
 from support.builders import ORDER, a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.clock import eventually
-from support.scene import RETAIN, Scene
+from support.scene import QUIETLY, RETAIN, Scene
 
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.storage.contracts.claims import Redeemed
 from docket_celery.storage.contracts.taking import TakeRequest
-from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, CommitProposal, MutationDecision, NoChange
+from docket_celery.storage.contracts.values import (
+    SYSTEM,
+    TENANTLESS,
+    CommitProposal,
+    MutationDecision,
+    NoChange,
+    Retain,
+)
 from docket_celery.storage.postgres import mutations, open_storage, sessions
 from docket_celery.storage.postgres.sessions import Session
 from docket_celery.testing import ManualClock, SequentialIds
@@ -81,10 +88,17 @@ def _lose_reply(place: Scene, monkeypatch: pytest.MonkeyPatch, statement: str) -
     monkeypatch.setattr(database, "execute", execute)
 
 
-def test_a_commit_whose_reply_was_lost_is_recognised_by_its_id(place: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "statement"),
+    [(RETAIN, "commit_retain_replacing"), (QUIETLY, "commit_retain_quietly_replacing")],
+    ids=["telling", "quiet"],
+)
+def test_a_commit_whose_reply_was_lost_is_recognised_by_its_id(
+    place: Scene, monkeypatch: pytest.MonkeyPatch, schedule: Retain, statement: str
+) -> None:
     place.start()
-    proposal = a_commit(place.run(), place.hold(), at=place.now, schedule=RETAIN, fields={"total": 1})
-    _lose_reply(place, monkeypatch, "commit_retain_replacing")
+    proposal = a_commit(place.run(), place.hold(), at=place.now, schedule=schedule, fields={"total": 1})
+    _lose_reply(place, monkeypatch, statement)
     assert place.runs.commit(SYSTEM, proposal).claimed_at == place.now
     assert place.run().checkpoint_seq == 2
 

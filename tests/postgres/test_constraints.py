@@ -1,4 +1,4 @@
-"""Every illegal shape of a run row is refused by the table itself."""
+"""Every illegal shape of a run row is refused by the schema itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ILLEGAL = {
     ),
     "done without an end": "status = 'done', wake_at = NULL",
     "running with an end": "finished_at = now()",
-    "an unknown status": "status = 'paused', wake_at = NULL",
+    "an unknown status": "status = 'paused', wake_at = NULL, finished_at = now()",
     "a negative step": "step = -1",
     "a checkpoint before the first": "checkpoint_seq = 0",
     "a negative event": "event_seq = -1",
@@ -43,7 +43,9 @@ ILLEGAL = {
     "an empty token": "wake_at = NULL, claim_token = '', claimed_at = now()",
     "a token that is too long": "wake_at = NULL, claim_token = repeat('t', 256), claimed_at = now()",
     "an empty id": "id = ''",
+    "an id that is too long": "id = repeat('i', 256)",
     "an empty key": "start_key = '', input_digest = 'd'",
+    "a key that is too long": "start_key = repeat('k', 256), input_digest = 'd'",
 }
 
 LEGAL = {
@@ -104,6 +106,14 @@ def test_what_a_trigger_of_somebody_else_makes_of_a_row_is_judged(place: Scene, 
     """)
     with pytest.raises(errors.CheckViolation):
         beside.execute("UPDATE runs SET status = 'running'")
+
+
+def test_an_illegal_row_is_refused_when_it_is_inserted(place: Scene, beside: psycopg.Connection) -> None:
+    place.start()
+    another = "INSERT INTO runs SELECT (json_populate_record(r, %s)).* FROM runs r"
+    with pytest.raises(errors.CheckViolation):
+        beside.execute(another, ['{"id": "run-2", "wake_at": null}'])
+    beside.execute(another, ['{"id": "run-2"}'])
 
 
 @pytest.mark.parametrize("change", LEGAL.values(), ids=LEGAL.keys())

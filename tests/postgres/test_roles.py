@@ -100,10 +100,11 @@ def test_a_worker_needs_only_to_read_and_change_rows(admin: psycopg.Connection, 
         assert connection.execute(sql.SQL("SELECT FROM {}.run_events").format(schema)).fetchall() == []
 
 
-def test_a_worker_works_where_new_functions_are_nobodys_by_default(
+def test_a_worker_works_where_new_functions_and_types_are_nobodys_by_default(
     admin: psycopg.Connection, empty_postgres_url: str
 ) -> None:
     admin.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+    admin.execute("ALTER DEFAULT PRIVILEGES REVOKE USAGE ON TYPES FROM PUBLIC")
     test_a_worker_needs_only_to_read_and_change_rows(admin, empty_postgres_url)
 
 

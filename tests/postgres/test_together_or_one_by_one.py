@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.builders import EXTERNAL, IMMEDIATE, TERMINAL, TTL, a_scan
 from support.meeting import Meetings
-from support.scene import RETAIN, Scene
+from support.scene import QUIETLY, RETAIN, Scene
 
 from docket_celery.errors import InvalidCommit, NotFound, RowRefused, StaleFence
 from docket_celery.run.document import Failure, RunStatus
@@ -53,6 +53,7 @@ VALUES = st.one_of(
 NAMES = st.sampled_from(["n", "text", 'q"uo\\te', UNREAD, "log"])
 WAYS: dict[str, tuple[RunStatus, Any]] = {
     "retain": (RunStatus.RUNNING, RETAIN),
+    "retain quietly": (RunStatus.RUNNING, QUIETLY),
     "retain briefly": (RunStatus.RUNNING, replace(RETAIN, ttl=timedelta(microseconds=1))),
     "retain for long": (RunStatus.RUNNING, replace(RETAIN, ttl=timedelta.max)),
     "immediate": (RunStatus.RUNNING, IMMEDIATE),
@@ -63,7 +64,7 @@ WAYS: dict[str, tuple[RunStatus, Any]] = {
     "failed": (RunStatus.FAILED, TERMINAL),
     "cancelled": (RunStatus.CANCELLED, TERMINAL),
 }
-STALE, INVALID, MISSING, UNSTORABLE = "stale", "invalid", "missing", "unstorable"
+DONE, STALE, INVALID, MISSING, UNSTORABLE = "done", "stale", "invalid", "missing", "unstorable"
 FLAWS = {
     "another's token": STALE,
     "no run": MISSING,
@@ -326,12 +327,16 @@ def _sound_ones(steps: Sequence[Step]) -> set[str]:
 
 
 def _blurred(outcomes: Sequence[Any], steps: Sequence[Step]) -> list[Any]:
-    """Whether a commit that was not to be is stale or invalid depends on who of its run came first."""
+    """Whether a commit that was not to be is stale or invalid depends on who of its run came first; whether a quiet one
+    is told of its claim, on who came along. The claim itself is compared with the rows.
+    """
     sound = _sound_ones(steps)
-    return [
-        STALE if outcome == INVALID and step.run_id in sound else outcome
-        for outcome, step in zip(outcomes, steps, strict=True)
-    ]
+    blurred = []
+    for outcome, step in zip(outcomes, steps, strict=True):
+        if step.way == "retain quietly" and isinstance(outcome, tuple):
+            outcome = DONE
+        blurred.append(STALE if outcome == INVALID and step.run_id in sound else outcome)
+    return blurred
 
 
 AGES = st.sampled_from([timedelta(0), timedelta(microseconds=1), TTL / 12, TTL / 3])

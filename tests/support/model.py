@@ -14,7 +14,7 @@ MAX_ATTEMPTS = 3
 MAX_ABANDONS = 2
 TTL = timedelta(seconds=60)
 
-Then = Literal["retain", "immediate", "later", "external", "terminal"]
+Then = Literal["retain", "quietly", "immediate", "later", "external", "terminal"]
 Entries = list[tuple[datetime, str]]
 """Runs of one class: since when each is eligible, and its id."""
 
@@ -130,7 +130,7 @@ class Model:
             return True
         if run.token is None or run.token != token or run.seq != seq:
             return False
-        if then == "retain":
+        if then in ("retain", "quietly"):
             if run.claimed_at is not None and run.claimed_at < now - TTL / 3:
                 run.claimed_at = now
             run.seq, run.commit_id = run.seq + 1, commit_id

@@ -210,8 +210,9 @@ class RunStore(Protocol):
 
         The values of the run's `unread` fields stay as they are stored, but for items that a change appends to them.
         Success resets all counters and the abandon reason. `Retain` keeps the token and sets `claimed_at` to now only
-        when it is older than a third of the TTL; where it is not, a quiet one may answer without clock and claim time.
-        A release clears claim and redeemed mark; one that leaves newer inbox entries behind wakes at once.
+        when it is older than a third of the TTL; where it is not, a quiet one may be answered with `QUIET`, but a
+        repeated one is answered in full. A release clears claim and redeemed mark; one that leaves newer inbox entries
+        behind wakes at once.
 
         Allowed: Retain, immediate and at with `running`; external with `waiting`; terminal with a terminal status.
 

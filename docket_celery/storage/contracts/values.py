@@ -102,7 +102,7 @@ class GraphVersionPage(Struct, frozen=True, kw_only=True):
 class Retain(Struct, frozen=True, kw_only=True):
     """Keep the claim and go on. `claimed_at` moves only when it is older than a third of `ttl`: a HOT update.
 
-    quiet  whether the answer may leave out what it could tell, as long as `claimed_at` does not move
+    quiet  whether the answer may be `QUIET` where `claimed_at` does not move
     """
 
     ttl: timedelta
@@ -166,8 +166,8 @@ class CommitProposal(Struct, frozen=True, kw_only=True):
 
 
 class Committed(Struct, frozen=True, kw_only=True):
-    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released). Both may
-    be None after a quiet commit, which has left the claim as it was.
+    """A durable commit: the store's clock, and the claim time now stored (None when the claim was released). Both are
+    None in `QUIET`, which says of the claim only that it is as it was.
 
     taken  the run that was brought along for the slot that the commit frees, if one was asked for
     """
@@ -178,7 +178,7 @@ class Committed(Struct, frozen=True, kw_only=True):
 
 
 QUIET = Committed(now=None, claimed_at=None)
-"""What a quiet commit answers."""
+"""What a quiet commit may answer."""
 
 
 class Commit(Struct, frozen=True, kw_only=True):

@@ -40,8 +40,7 @@ _CHANGES: Final = {
     "_appending": ("appending",),
     "_changing": ("replacing", "appending"),
 }
-_EVENTS: Final = {"": ("noting", "noted"), "_at_length": ("noting_many", "noted_many")}
-"""The part that writes the events, by itself and as one table of several."""
+_EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
 _PLACES: Final = tuple((f"event_type_{place}", f"event_node_{place}", f"event_data_{place}") for place in (1, 2, 3))
 """The names that each event has in the part `noting`."""
 _NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(("event_step", "event_at", *chain(*_PLACES)))
@@ -51,10 +50,13 @@ def statements() -> Iterator[tuple[str, str]]:
     """The name and the text, with its parts in braces, of each."""
     for kind, changes, events in product(_KINDS, _CHANGES, _EVENTS):
         moved, after, answer = _KINDS[kind]
-        noting, noted = _EVENTS[events]
-        parts = [moved, *_CHANGES[changes]] if answer is None else [moved, *_CHANGES[changes], noted, *after]
-        tables = ",\n".join(f"{{{part}}}" for part in parts)
-        yield f"commit_{kind}{changes}{events}", f"WITH {tables}\n{{{answer or noting}}}"
+        noting = f"{{{_EVENTS[events]}}}"
+        tables = [f"{{{part}}}" for part in (moved, *_CHANGES[changes])]
+        last = noting
+        if answer is not None:
+            tables += [f"events AS (\n{noting}\n)", *(f"{{{part}}}" for part in after)]
+            last = f"{{{answer}}}"
+        yield f"commit_{kind}{changes}{events}", "WITH " + ",\n".join(tables) + f"\n{last}"
 
 
 def statement_for(kind: Kind, changes: Sequence[Change], parameters: Mapping[str, Any]) -> str:

@@ -156,7 +156,7 @@ def test_the_database_clock_is_asked_for_once_a_second() -> None:
     assert [schedule.quiet for schedule in retained] == [True, True, True, False, True, True, True]
 
 
-def test_a_clock_that_stood_still_is_set_right_within_a_second() -> None:
+def test_a_clock_that_stood_still_is_set_right_by_the_first_commit_after_a_second() -> None:
     rig = Rig(worker_clock=ManualClock())
 
     def sleeps() -> None:

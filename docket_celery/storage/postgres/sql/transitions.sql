@@ -34,11 +34,6 @@ FROM moved, (
 ) AS e (number, type, node, data)
 WHERE e.type IS NOT NULL
 
--- part: noted
-events AS (
-    {noting}
-)
-
 -- part: noting_many
 INSERT INTO {schema}.run_events (run_id, seq, type, step, at, node, data)
 SELECT moved.id, e.seq, e.type, e.step, e.at, e.node, e.data::json
@@ -47,20 +42,16 @@ FROM moved, unnest(
     %(event_nodes)s::text[], %(event_data)s::text[]
 ) AS e (seq, type, step, at, node, data)
 
--- part: noted_many
-events AS (
-    {noting_many}
-)
-
 -- part: carried_on
+-- The status is not among these: a commit that keeps its claim leaves it as it was, and to write it would have the rule of the
+-- row asked.
 step = %(step)s::bigint, checkpoint_seq = %(checkpoint_seq)s::bigint, event_seq = %(event_seq)s::bigint,
 checkpoint_type = %(checkpoint_type)s::text, state = %(state)s::json, commit_id = %(commit_id)s::text,
 updated_at = %(updated_at)s::timestamptz, claim_attempts = 0, claim_abandons = 0, undelivered = 0, abandon_reason = NULL
 
 -- part: retained
--- The claim stays, and the status is what it was: to write it would have the rule of the row asked. The claim's time is written
--- back as it is unless it grows old: then every column of an index keeps its value, and the update is HOT. Not to refresh it
--- at all would let a long healthy drain be stolen.
+-- The claim stays. Its time is written back as it is unless it grows old: then every column of an index keeps its value, and the
+-- update is HOT. Not to refresh it at all would let a long healthy drain be stolen.
 moved AS (
     UPDATE {schema}.runs r
     SET {carried_on},
@@ -76,7 +67,8 @@ moved AS (
 )
 
 -- part: retained_quietly
--- The same where the claim is young, so that its time stays. Nothing is answered but how many events were written.
+-- The same where the claim is young, so that its time stays: no column is written that the rule of the row reads. Nothing is
+-- answered but how many events were written.
 moved AS (
     UPDATE {schema}.runs r
     SET {carried_on}
