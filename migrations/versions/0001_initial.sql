@@ -62,7 +62,7 @@ CREATE TABLE {schema}.runs (
 
 -- Every other legal shape of a run's row. Asked by each insert, and by each update of a column that it reads. A commit that leaves
 -- its claim as it is writes none of these: as a check of the table, the rule would cost it a fifth of the server's time. Judged
--- like a check once no other trigger can change the row any more.
+-- after what other triggers have made of the row.
 CREATE FUNCTION {schema}.refuse_illegal_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF (

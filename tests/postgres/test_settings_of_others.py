@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import psycopg
 import pytest
 from psycopg import sql
-from support.builders import new_commit_id
+from support.builders import a_run, an_initial, new_commit_id
 from support.scene import Scene
 
 from docket_celery.embedded.postgres import EmbeddedPostgres
@@ -54,6 +54,14 @@ def test_statements_and_transactions_have_the_level_that_they_are_written_for(
     with database.sessions.dedicated() as session, session.transaction():
         (together,) = session.execute(asking).fetchall()
     assert alone == together == {"transaction_isolation": "read committed"}
+
+
+def test_a_node_that_an_event_does_not_have_is_no_word(place: Scene, beside: psycopg.Connection) -> None:
+    _set(beside, "array_nulls = off")
+    place.start()
+    assert [event.node for event in place.storage.events.list_events(SYSTEM, "run-1").events] == [None]
+    place.runs.insert_runs(Scope.of(None), [an_initial(a_run("run-2")), an_initial(a_run("run-3"))])
+    assert (place.info("run-2").start_key, place.info("run-3").wake_at) == (None, place.now)
 
 
 @pytest.mark.parametrize(("began", "ended"), [("2026-03-07", "2026-03-09"), ("2026-10-31", "2026-11-02")])

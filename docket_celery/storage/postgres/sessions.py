@@ -43,12 +43,13 @@ _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalive
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
 """
-_READ_COMMITTED: Final = b"""
-    SELECT set_config('default_transaction_isolation', 'read committed', false)
-    WHERE current_setting('default_transaction_isolation') <> 'read committed'
+_NEEDED: Final = b"""
+    SELECT set_config(name, needed, false)
+    FROM (VALUES ('default_transaction_isolation', 'read committed'), ('array_nulls', 'on')) AS setting (name, needed)
+    WHERE current_setting(name) <> needed
 """
-"""The level that every statement of this store is written for. Under a stricter one, as a database or role may have it,
-they are no less correct, but those that meet fail instead of waiting for each other.
+"""What the statements are written for, whatever a database or role has. Under a stricter level those that meet fail, no
+less correct, instead of waiting for each other; and without its NULLs an array would hold words in their place.
 """
 _POOL_NAMES: Final = "docket-"
 _POLL: Final = 0.2
@@ -222,7 +223,7 @@ def _configure(session: Session) -> None:
     if is_pooled(session):
         session.prepare_threshold = None
     else:
-        session.execute(_READ_COMMITTED)
+        session.execute(_NEEDED)
 
 
 def is_pooled(session: Session) -> bool:
