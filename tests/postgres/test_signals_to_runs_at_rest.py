@@ -88,7 +88,7 @@ def test_a_write_that_waits_for_a_commit_finds_the_run_moved_on(
     place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
     # As behind a pooler, where nothing is set in a session.
-    monkeypatch.setattr(sessions, "_READ_COMMITTED", b"SELECT")
+    monkeypatch.setattr(sessions, "_NEEDED", b"SELECT")
     monkeypatch.setattr(database, "_REPEATS", 0)
     setting = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}")
     beside.execute(setting.format(sql.Identifier(beside.info.dbname), sql.Literal(level)))
