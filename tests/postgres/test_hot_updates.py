@@ -68,12 +68,13 @@ def test_the_claim_time_moves_only_after_a_third_of_the_ttl(place: Scene) -> Non
 @pytest.mark.parametrize("change", ["claim_abandons = 1", "status = 'running'"], ids=["of a number", "of the claim"])
 def test_an_update_does_not_fetch_a_large_state(place: Scene, beside: psycopg.Connection, change: str) -> None:
     def elsewhere(*statements: str) -> tuple[int, int]:
-        """Updates and blocks of large values so far, once these statements count: the server reports ended sessions."""
-        before = _fetched(beside)[0]
+        """Updates, and blocks of large values, after these statements. A session that is gone has reported all."""
         with psycopg.connect(beside.info.dsn, autocommit=True) as session:
+            pid = session.info.backend_pid
             for statement in statements:
                 session.execute(statement.encode())
-        eventually(lambda: _fetched(beside)[0] > before)
+        gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s) AS yes"
+        eventually(lambda: beside.execute(gone, [pid]).fetchall()[0]["yes"])
         return _fetched(beside)
 
     place.start()
