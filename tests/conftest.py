@@ -86,7 +86,7 @@ def postgres_server(
     directory: Path = tmp_path_factory.mktemp("postgres")
     tree = pytestconfig.getoption("--postgres")
     installation = None if tree is None else Installation.at(Path(tree).resolve())
-    settings = {"fsync": "off", "autovacuum": "off"}
+    settings = {"fsync": "off", "autovacuum": "off", "max_prepared_transactions": "4"}
     with EmbeddedPostgres.start(directory, settings=settings, installation=installation) as server:
         yield server
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 
 from docket_celery.config import Config
 from docket_celery.storage.contracts.fleet import Backlog, Listening
+from docket_celery.storage.contracts.upkeep import Upkeep
 from docket_celery.worker.health import age, disagreeing, is_full
 
 Verdict: TypeAlias = Literal["fine", "warning", "problem"]
@@ -22,6 +23,8 @@ RABBITMQ_PATIENCE: Final = 1_800.0
 """Seconds that RabbitMQ lets a consumer hold a message unacknowledged, unless its `consumer_timeout` says otherwise."""
 LONG_DUE: Final = timedelta(minutes=1)
 """A run that is due for longer than this waits for a reason."""
+LONG_OPEN: Final = timedelta(minutes=10)
+"""Dead versions of rows that stay for so long begin to cost something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class Facts:
     """What was seen.
 
     database, schema, broker  None when all is well, otherwise what went wrong
-    backlog                   None when it could not be read
+    backlog, upkeep           None when it could not be read
     listener                  None where docket_listen is off, or when it could not be asked
     prefetch_multiplier       the app's; `prefetch_disabled` when workers reserve nothing at all
     early_acknowledging       names of the app's own tasks that are acknowledged before they run
@@ -47,6 +50,7 @@ class Facts:
     schema: str | None
     broker: str | None
     backlog: Backlog | None
+    upkeep: Upkeep | None
     listener: Listening | None
     prefetch_multiplier: int
     prefetch_disabled: bool
@@ -90,6 +94,51 @@ def schema(facts: Facts) -> Finding | None:
         return Finding(check="schema", verdict="fine", seen=f"{facts.config.schema!r} fits this release")
     advice = "Run `celery -A proj docket migrate` with the newest release that is in use."
     return Finding(check="schema", verdict="problem", seen=facts.schema, advice=advice)
+
+
+def triggers(facts: Facts) -> Finding | None:
+    if facts.upkeep is None:
+        return None
+    idle = facts.upkeep.idle_triggers
+    if not idle:
+        return Finding(check="triggers", verdict="fine", seen="all of them fire")
+    return Finding(
+        check="triggers",
+        verdict="problem",
+        seen=f"{', '.join(idle)}: disabled, or not for every session",
+        advice=f"`ALTER TABLE {facts.config.schema}.runs ENABLE ALWAYS TRIGGER NAME` for each. A restore with "
+        "--disable-triggers leaves them so; meanwhile a row that no run may have is not refused everywhere.",
+    )
+
+
+def indexes(facts: Facts) -> Finding | None:
+    if facts.upkeep is None:
+        return None
+    invalid = facts.upkeep.invalid_indexes
+    if not invalid:
+        return Finding(check="indexes", verdict="fine", seen="all of them are valid")
+    return Finding(
+        check="indexes",
+        verdict="warning",
+        seen=f"{', '.join(invalid)}: kept up by every write, used by no query",
+        advice="A rebuild was interrupted. `DROP INDEX CONCURRENTLY` for what ends in _ccnew or _ccold, "
+        "`REINDEX INDEX CONCURRENTLY` for others.",
+    )
+
+
+def transactions(facts: Facts) -> Finding | None:
+    if facts.upkeep is None:
+        return None
+    open_for, who = facts.upkeep.oldest_transaction_age, facts.upkeep.oldest_transaction
+    if open_for is None or open_for <= LONG_OPEN:
+        return Finding(check="open transactions", verdict="fine", seen=f"none for longer than {LONG_OPEN}")
+    return Finding(
+        check="open transactions",
+        verdict="warning",
+        seen=f"{who} has had one open for {open_for}",
+        advice="Nothing that died since can be vacuumed, and tables and indexes grow. End it if it was forgotten: "
+        "`SELECT pg_terminate_backend(PID)`, or `ROLLBACK PREPARED`.",
+    )
 
 
 def broker(facts: Facts) -> Finding | None:
@@ -271,6 +320,9 @@ def reach(facts: Facts) -> Finding | None:
 _CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
     database,
     schema,
+    triggers,
+    indexes,
+    transactions,
     broker,
     workers,
     ttls,

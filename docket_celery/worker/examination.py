@@ -11,7 +11,9 @@ from celery import Celery
 
 from docket_celery.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
 from docket_celery.storage.contracts.fleet import Backlog, Listening
+from docket_celery.storage.contracts.upkeep import Upkeep
 from docket_celery.storage.postgres.listener import listening_state
+from docket_celery.storage.postgres.upkeep import upkeep
 from docket_celery.worker.doctor import Facts
 from docket_celery.worker.messages import is_accepted
 from docket_celery.worker.publisher import VEHICLE, bounded_connection
@@ -34,6 +36,7 @@ def examine(docket: Docket) -> Facts:
         schema=schema,
         broker=_broker(app),
         backlog=backlog,
+        upkeep=_upkeep(docket) if backlog is not None else None,
         listener=_listener(docket) if config.listen and backlog is not None else None,
         prefetch_multiplier=int(conf.worker_prefetch_multiplier),
         prefetch_disabled=bool(conf.get("worker_disable_prefetch", False)),
@@ -67,6 +70,13 @@ def _database(docket: Docket) -> tuple[str | None, str | None, Backlog | None]:
         return None, None, docket.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
     except StoreError as error:
         return str(error), None, None
+
+
+def _upkeep(docket: Docket) -> Upkeep | None:
+    try:
+        return upkeep(docket.database_url, schema=docket.config.schema)
+    except StoreError:
+        return None
 
 
 def _listener(docket: Docket) -> Listening | None:

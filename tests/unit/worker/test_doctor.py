@@ -10,6 +10,7 @@ import pytest
 
 from docket_celery.config import Config
 from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
+from docket_celery.storage.contracts.upkeep import Upkeep
 from docket_celery.worker.doctor import Facts, Finding, diagnose
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -25,6 +26,12 @@ WELL = Backlog(
     last_scan_at=NOW - timedelta(seconds=1),
     workers=(WorkerSlots(worker="w1", slots=2, orphan_ttl=timedelta(seconds=60), seen_at=NOW),),
 )
+KEPT = Upkeep(
+    idle_triggers=(),
+    invalid_indexes=(),
+    oldest_transaction="session 7 of proj (report)",
+    oldest_transaction_age=timedelta(minutes=10),
+)
 CROWD = (replace(WELL.workers[0], slots=11),)
 FACTS = Facts(
     config=Config(database_url="postgresql://127.0.0.1/proj"),
@@ -32,6 +39,7 @@ FACTS = Facts(
     schema=None,
     broker=None,
     backlog=WELL,
+    upkeep=KEPT,
     listener=None,
     prefetch_multiplier=1,
     prefetch_disabled=False,
@@ -67,6 +75,9 @@ def test_a_healthy_fleet_has_nothing_but_fine_findings() -> None:
     assert [finding.check for finding in findings] == [
         "database",
         "schema",
+        "triggers",
+        "indexes",
+        "open transactions",
         "broker",
         "workers",
         "orphan TTL",
@@ -80,7 +91,7 @@ def test_a_healthy_fleet_has_nothing_but_fine_findings() -> None:
 
 
 def test_without_a_database_the_checks_that_need_one_say_nothing() -> None:
-    findings = diagnose(replace(FACTS, database="PostgreSQL at 127.0.0.1: refused", backlog=None))
+    findings = diagnose(replace(FACTS, database="PostgreSQL at 127.0.0.1: refused", backlog=None, upkeep=None))
     assert [(finding.check, finding.verdict) for finding in findings] == [
         ("database", "problem"),
         ("broker", "fine"),
@@ -94,6 +105,28 @@ def test_what_went_wrong_is_shown_with_what_to_do(check: str, advice: str) -> No
     found = _finding(check, **{check: "what was heard"})
     assert (found.verdict, found.seen) == ("problem", "what was heard")
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("check", "left_behind", "verdict", "advice"),
+    [
+        ("triggers", {"idle_triggers": ("runs_are_legal",)}, "problem", "docket.runs ENABLE ALWAYS TRIGGER"),
+        ("indexes", {"invalid_indexes": ("runs_ready_ccnew",)}, "warning", "DROP INDEX CONCURRENTLY"),
+        ("open transactions", {"oldest_transaction_age": timedelta(minutes=11)}, "warning", "pg_terminate_backend"),
+    ],
+)
+def test_what_an_administrator_left_behind_is_named(
+    check: str, left_behind: dict[str, Any], verdict: str, advice: str
+) -> None:
+    found = _finding(check, upkeep=replace(KEPT, **left_behind))
+    assert found.verdict == verdict
+    assert any(name in found.seen for name in ("runs_are_legal", "runs_ready_ccnew", "session 7 of proj (report)"))
+    assert advice in found.advice
+
+
+def test_no_transaction_at_all_is_fine() -> None:
+    nobody = replace(KEPT, oldest_transaction=None, oldest_transaction_age=None)
+    assert _finding("open transactions", upkeep=nobody).verdict == "fine"
 
 
 def test_no_registered_worker_is_a_problem_that_names_the_queue() -> None:
