@@ -65,7 +65,9 @@ docket_database_url = os.environ.get("DOCKET_DATABASE_URL", "postgresql://127.0.
 # A run that was claimed this often without any progress is halted (poisoned) until an operator retries it.
 # docket_max_claim_attempts = 3
 
-# The same for runs that were handed back unexecuted, and how long the next try waits: base, doubled up to the cap.
+# The same for runs that were handed back unexecuted, because no worker here can read or compile them; the next try
+# waits for one to two backoffs. A run that is only too long for this host (see docket_max_attempt_elapsed) is never
+# halted for it: its wait begins at the backoff and doubles up to the cap.
 # docket_max_claim_abandons = 5
 # docket_abandon_backoff = 30.0
 # docket_abandon_backoff_cap = 3600.0
