@@ -21,7 +21,16 @@ from docket_celery.telemetry.hook import Hooks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Immutable. `pause` sleeps for seconds; it is only ever used between retries and polls, never for a timer."""
+    """Immutable.
+
+    options   what the configuration says to the runtime
+    programs  graph versions with their node code, for vehicles
+    plans     the same versions without it, for the verbs: a process that only starts runs need not have the code
+    executor  calls nodes under their deadlines
+    renewer   keeps the claims of vehicles at work alive
+    waker     nudges the fleet
+    pause     sleeps for seconds; only ever used between retries and polls, never for a timer
+    """
 
     config: Config
     options: RuntimeOptions

@@ -1,7 +1,7 @@
-"""From a moment to a durable transition, and then to whoever should know.
+"""What a moment calls for: the write that commits it and, once that is durable, the wake of whoever claims runs.
 
-The order never varies: write, then tell. A commit that makes a run due wakes the dispatcher, after it is durable;
-waking is speed only, and its failure is nobody's problem but the log's.
+Pure but for the wake, which the caller asks for after the commit and never before. Waking is speed only: the tick finds
+whatever a lost wake was about.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ Schedule: TypeAlias = Retain | Release
 
 
 class InitialRun(Struct, frozen=True, kw_only=True):
-    """A run to insert: initialised, with its first events, and woken immediately or `wake_at`.
+    """A run to insert: initialised, with its first events and its first wake, which `schedule` names.
 
     `start_key` makes the start idempotent within the owner scope; `input_digest` tells whether a later start with the
     same key means the same run.

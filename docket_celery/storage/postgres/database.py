@@ -125,8 +125,8 @@ class Database:
         return self.run(lambda session, _: self.execute(session, name, parameters, prepare=prepare).fetchall())
 
     def read_together(self, name: str, parameters: dict[str, Any]) -> list[DictRow]:
-        """All rows of one statement that does what several have asked for. None where it was ended for being so many:
-        each of them may go alone yet.
+        """All rows of one statement that does what several callers have asked for. An empty list where the server ended
+        it, as befalls long statements sooner: each caller may still succeed alone.
         """
         try:
             return self.read(name, parameters)
