@@ -1,4 +1,8 @@
-"""Runs in PostgreSQL: reads, and what needs no document. All else is in `mutations` and the modules below it."""
+"""Runs in PostgreSQL: reads, and what needs no document.
+
+The store is one chain of classes, a link in each module, since each is built on those before it: `scans`,
+`redemptions`, `claims`, `taking`, `starts`, `commits`, `mutations`, and in the end this one.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from docket_celery.storage.contracts.values import InitialRun, Scope, Started
 from docket_celery.storage.postgres.parameters import array, of_initial, of_initials
 from docket_celery.storage.postgres.rows import run_of
 from docket_celery.storage.postgres.sessions import Session, adapt
-from docket_celery.storage.postgres.waking import PostgresWaking
+from docket_celery.storage.postgres.taking import PostgresTaking
 
 T = TypeVar("T")
 Executor: TypeAlias = Session | psycopg.Cursor[DictRow]
@@ -31,7 +31,7 @@ _KEY_ROUNDS: Final = 10
 """How often a start looks for the holder of its key again, when that was pruned in between."""
 
 
-class PostgresStarts(PostgresWaking):
+class PostgresStarts(PostgresTaking):
     """The insertions of `RunStore`."""
 
     def insert_run(self, scope: Scope, initial: InitialRun, *, connection: Any = None) -> Started:

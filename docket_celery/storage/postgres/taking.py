@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from msgspec.structs import replace
 from psycopg.rows import DictRow
 
 from docket_celery.storage.contracts.claims import ClaimPolicy
@@ -17,24 +19,31 @@ from docket_celery.storage.postgres.short_look import ShortLook, short_look
 
 
 class PostgresTaking(PostgresClaims):
-    """`take_due` of `RunStore`, and what a commit needs to take a run along."""
+    """`take_due` and `take_alone` of `RunStore`, and what a commit needs to take a run along."""
 
     def take_due(self, policy: ClaimPolicy, *, token: str) -> Taken:
-        return self._take_ready(TakeRequest(policy=policy, token=token)) or take_in_two(self, policy, token)
+        look = self._short_look(TakeRequest(policy=policy, token=token))
+        # The short look finds nothing below the horizon, and leaves whatever takes a decision to the full scan.
+        taken = None if look is None else self._take("take_ready", look, self._taken)
+        return taken or take_in_two(self, policy, token)
 
-    def _take_ready(self, request: TakeRequest) -> Taken | None:
-        """The longest ready run, in one statement; None when there is none above the horizon, or more to weigh."""
-        look = self._short_look(request)
-        if look is None:
+    def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
+        if policy.order != "age":
             return None
+        now = policy.now or self._database.now()
+        look = short_look(TakeRequest(policy=policy, token=token), EVERYTHING, now=now)
+        return self._take("take_alone", look, _taken_alone)
+
+    def _take(self, statement: str, look: ShortLook, made_of: Callable[[DictRow, ShortLook], Taken]) -> Taken | None:
+        """What `made_of` makes of the row that the statement takes; None when it takes none."""
 
         def take(session: Session, again: bool) -> Taken | None:
             # After a lost reply there may be a run that was taken already.
-            before = self._taken_before(session, request) if again else None
+            before = self._taken_before(session, look.request) if again else None
             if before is not None:
                 return before
-            row = self._database.execute(session, "take_ready", look.parameters).fetchone()
-            return None if row is None else self._taken(row, look)
+            row = self._database.execute(session, statement, look.parameters).fetchone()
+            return None if row is None else made_of(row, look)
 
         return self._database.run(take)
 
@@ -63,3 +72,9 @@ class PostgresTaking(PostgresClaims):
         if look.parameters["now"] is None:
             self._outlook = self._outlook.after(row, look.horizon, look.began, time.monotonic())
         return taken_of(row, look.request)
+
+
+def _taken_alone(row: DictRow, look: ShortLook) -> Taken:
+    """The run that was taken alone. It leaves no new outlook: its statement has not looked where the claims begin."""
+    taken = taken_of(row, look.request)
+    return replace(taken, batch=replace(taken.batch, next_wake_at=row["next_wake_at"]))
