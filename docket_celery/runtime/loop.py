@@ -1,21 +1,21 @@
-"""The two ways a run moves by itself: it begins, and it advances by one moment."""
+"""What a run does by itself, each as one moment: it begins, it advances, or it fails for a reason that no node gave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from docket_celery.errors import InvalidInput, PermanentFailure, shown
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task, next_due
-from docket_celery.run.events import Event, EventType
-from docket_celery.run.moment import Change, CheckpointType, Continue, Disposition, Moment, Park, Replaced
+from docket_celery.run.events import EventType
+from docket_celery.run.moment import CheckpointType, Continue, Moment, Park, Replaced
 from docket_celery.runtime.acceptance import accept
 from docket_celery.runtime.barrier import Fired, fire, fold, start_targets, unsatisfied
+from docket_celery.runtime.draft import TERMINAL, Draft
 from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, NotBegun, Raised
 from docket_celery.runtime.inputs import bind
 from docket_celery.runtime.interrupts import answered
@@ -32,56 +32,8 @@ class Withheld(Struct, frozen=True, kw_only=True):
 
 Advance: TypeAlias = Moment | NotDue | Blocked | Ended | Withheld
 
-
-class Draft:
-    """The transition being put together: how the run is to differ from before, and the events numbered as they come."""
-
-    def __init__(self, before: Run, *, at: datetime) -> None:
-        self.before = before
-        self.at = at
-        self._events: list[Event] = []
-        self._parts: dict[str, Any] = {}
-
-    @property
-    def status(self) -> RunStatus:
-        """The run's status as it is to be."""
-        status: RunStatus = self._parts.get("status", self.before.status)
-        return status
-
-    def change(self, **parts: Any) -> None:
-        """Parts of the run, by their names, that are to be different. The run is built anew once, by `moment`."""
-        self._parts.update(parts)
-
-    def emit(self, type: EventType, *, node: str | None = None, **data: JsonValue) -> None:
-        """Adds the next event; it belongs to the superstep that was open before."""
-        run, seq = self.before, self.before.event_seq + len(self._events) + 1
-        self._events.append(Event(run_id=run.id, seq=seq, type=type, step=run.step, at=self.at, node=node, data=data))
-
-    def moment(self, checkpoint: CheckpointType, disposition: Disposition, changes: tuple[Change, ...] = ()) -> Moment:
-        """The finished moment; sequence numbers and times advance here and nowhere else."""
-        run = replace(
-            self.before,
-            **self._parts,
-            checkpoint_seq=self.before.checkpoint_seq + 1,
-            event_seq=self.before.event_seq + len(self._events),
-            updated_at=self.at,
-            finished_at=self.at if self.status.is_terminal else None,
-        )
-        return Moment(
-            run=run, events=tuple(self._events), changes=changes, checkpoint_type=checkpoint, disposition=disposition
-        )
-
-    def end(self, status: RunStatus, failure: Failure | None = None) -> None:
-        """Makes the run terminal: a run that has ended has no open parts."""
-        self.change(status=status, tasks=(), interrupts=(), arrived={}, failure=failure)
-
-    def fail(self, failure: Failure) -> None:
-        """Ends the run as failed and says why."""
-        self.end(RunStatus.FAILED, failure)
-        self.emit(EventType.RUN_FAILED, node=failure.node, code=failure.code, message=failure.message)
-
-
-TERMINAL = Park(kind="terminal")
+_CHECKPOINTS: Final = {RunStatus.DONE: CheckpointType.RUN_DONE, RunStatus.FAILED: CheckpointType.RUN_FAILED}
+"""What the commit that closes a superstep is for, where it ends the run."""
 
 
 def propose_init(
@@ -300,9 +252,6 @@ def _close(program: RuntimeGraph, draft: Draft, tasks: tuple[Task, ...], options
     _open_next(program, draft, fired, step=before.step + 1, options=options)
     checkpoint = _CHECKPOINTS.get(draft.status, CheckpointType.STEP_COMMITTED)
     return draft.moment(checkpoint, TERMINAL if draft.status.is_terminal else Continue(), folded.changes)
-
-
-_CHECKPOINTS = {RunStatus.DONE: CheckpointType.RUN_DONE, RunStatus.FAILED: CheckpointType.RUN_FAILED}
 
 
 def _open_next(program: RuntimeGraph, draft: Draft, fired: Fired, *, step: int, options: RuntimeOptions) -> None:

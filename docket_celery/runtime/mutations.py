@@ -10,9 +10,9 @@ from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import CheckpointType, Moment, Park
+from docket_celery.runtime.draft import TERMINAL, Draft
 from docket_celery.runtime.failures import LONGEST_MESSAGE, printable
 from docket_celery.runtime.interrupts import answered, fitting
-from docket_celery.runtime.loop import TERMINAL, Draft
 from docket_celery.runtime.options import RuntimeOptions
 
 
