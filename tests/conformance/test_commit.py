@@ -259,6 +259,9 @@ MALFORMED: dict[str, CommitProposal] = {
     "an event hole": _with_events(2, 4, lambda run: events_of(run, 2)[::2]),
     "a wrong order of events": _with_events(2, 3, lambda run: events_of(run, 2)[::-1]),
     "more events than numbers": _with_events(2, 2, lambda run: (*events_of(run, 1), *events_of(run, 1))),
+    "a naive time of an event": _with_events(
+        2, 2, lambda run: (replace(events_of(run, 2)[0], at=datetime(2026, 1, 1)),)
+    ),
     "another run's event": _with_events(2, 2, lambda run: events_of(replace(run, id="run-9"), 2)),
 }
 

@@ -179,6 +179,7 @@ def test_a_mutations_events_must_follow_the_stored_ones(scene: Scene) -> None:
         decision.events[::-1],
         events_of(run, 1),
         events_of(replace(run, id="x"), 2),
+        tuple(replace(event, at=datetime(2026, 1, 1)) for event in decision.events),
     ):
         _refused(scene, replace(decision, events=events))
 

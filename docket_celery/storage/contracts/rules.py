@@ -93,7 +93,7 @@ def check_commit(proposal: CommitProposal) -> None:
             f"got {run.checkpoint_seq}"
         )
     _check_document(run, proposal.events, proposal.schedule, InvalidCommit)
-    _check_times(run, InvalidCommit)
+    _check_times(run, proposal.events, InvalidCommit)
     _check_changes(run, proposal.changes, InvalidCommit)
 
 
@@ -121,7 +121,7 @@ def check_mutation(stored: Run, decision: Commit) -> None:
     if isinstance(decision.schedule, Retain):
         raise InvalidMutation(f"run {run.id!r}: a mutation releases the claim, its schedule cannot retain it")
     _check_document(run, decision.events, decision.schedule, InvalidMutation)
-    _check_times(run, InvalidMutation)
+    _check_times(run, decision.events, InvalidMutation)
     _check_changes(run, decision.changes, InvalidMutation)
     _check_identity(stored.graph_id, stored.graph_hash, run, InvalidMutation)
     _check_follows(stored.event_seq, run, decision.events, InvalidMutation)
@@ -201,13 +201,16 @@ def _check_release(release: Release, run_id: str, refusal: Refusal) -> None:
         raise refusal(f"run {run_id!r}: the schedule {release.kind!r} has no instant, got {release.at!r}")
 
 
-def _check_times(run: Run, refusal: Refusal) -> None:
+def _check_times(run: Run, events: Sequence[Event], refusal: Refusal) -> None:
     """Instants that a transition proposes (a first commit's are the store's). An end has its time, and only an end."""
     _check_instant(run.updated_at, run.id, "updated_at", refusal)
     if run.status.is_terminal:
         _check_instant(run.finished_at, run.id, "finished_at", refusal)
     elif run.finished_at is not None:
         raise refusal(f"run {run.id!r} is {run.status.value} and has no finished_at, got {run.finished_at!r}")
+    for event in events:
+        if event.at.tzinfo is None:
+            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
 
 
 def _check_instant(value: object, run_id: str, what: str, refusal: Refusal) -> None:

@@ -203,10 +203,11 @@ class RunStore(Protocol):
         """Commits one transition under token and sequence: run, events, changes and schedule, or nothing.
 
         `InvalidCommit` comes first, before any lookup: an empty token, a sequence that is not expected + 1, events not
-        numbered up to the run's `event_seq` without a hole or carrying another run's id, a schedule that the status
-        does not allow. Then `NotFound` (unknown or out of scope), then `StaleFence`. A commit whose own `commit_id` is
-        already stored at the proposed sequence has succeeded. A different event under the same sequence is
-        `EventConflict`.
+        numbered up to the run's `event_seq` without a hole or carrying another run's id, an instant without a time
+        zone, an end without its time, a change that is not what the run holds, a schedule that the status does not
+        allow.
+        Then `NotFound` (unknown or out of scope), then `StaleFence`. A commit whose own `commit_id` is already stored
+        at the proposed sequence has succeeded. A different event under the same sequence is `EventConflict`.
 
         The values of the run's `unread` fields stay as they are stored, but for items that a change appends to them.
         Success resets all counters and the abandon reason. `Retain` keeps the token and sets `claimed_at` to now only

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import DictRow
 
-from docket_celery.errors import EventConflict, InvalidCommit, NotFound, StaleFence
+from docket_celery.errors import EventConflict, NotFound, StaleFence
 from docket_celery.storage.contracts.rules import check_commit, check_commit_against
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import QUIET, CommitProposal, Committed, Retain, Scope
@@ -37,7 +37,6 @@ class PostgresCommits(PostgresStarts):
 
     def commit(self, scope: Scope, proposal: CommitProposal, *, take: TakeRequest | None = None) -> Committed:
         check_commit(proposal)
-        transitions.check_instants(proposal.run, proposal.events, InvalidCommit)
         if isinstance(proposal.schedule, Retain):
             take = None
         look = None if take is None else self._short_look(take)

@@ -22,7 +22,7 @@ from docket_celery.storage.postgres.commits import PostgresCommits
 from docket_celery.storage.postgres.parameters import named, seen_by
 from docket_celery.storage.postgres.rows import run_of
 from docket_celery.storage.postgres.sessions import Session
-from docket_celery.storage.postgres.transitions import Kind, check_instants, of_transition, statement_for
+from docket_celery.storage.postgres.transitions import Kind, of_transition, statement_for
 
 Mutation: TypeAlias = Callable[[Run, datetime], MutationDecision]
 
@@ -107,7 +107,6 @@ class PostgresMutations(PostgresCommits):
                 )
 
     def _write(self, session: Session, signal: _Signal, decision: Commit, kind: Kind, read: str | None) -> bool:
-        check_instants(decision.run, decision.events, InvalidMutation)
         transition = of_transition(
             signal.scope,
             decision.run,

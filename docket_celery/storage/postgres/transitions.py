@@ -15,7 +15,6 @@ from docket_celery.run.codec import encode_event_data
 from docket_celery.run.document import Run
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Appended, Change, CheckpointType, Replaced
-from docket_celery.storage.contracts.rules import Refusal
 from docket_celery.storage.contracts.values import Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import bounded, of_changes, of_many_events, of_run, seen_by
 
@@ -68,16 +67,6 @@ def statement_for(kind: Kind, changes: Sequence[Change], parameters: Mapping[str
     appending = any(isinstance(change, Appended) for change in changes)
     written = {(True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
     return f"commit_{kind}{written[replacing, appending]}{length}"
-
-
-def check_instants(run: Run, events: Sequence[Event], refusal: Refusal) -> None:
-    """Raises `refusal` for an instant without a time zone, which would mean another one in every session."""
-    for what, instant in (("updated_at", run.updated_at), ("finished_at", run.finished_at)):
-        if instant is not None and instant.tzinfo is None:
-            raise refusal(f"run {run.id!r}: {what} must be an instant with a time zone, got {instant!r}")
-    for event in events:
-        if event.at.tzinfo is None:
-            raise refusal(f"run {run.id!r}: event {event.seq} must have an instant with a time zone, got {event.at!r}")
 
 
 def of_transition(
