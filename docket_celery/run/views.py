@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -119,6 +120,13 @@ class RunPage:
     runs: tuple[RunSummary, ...]
     next_before: str | None
     has_more: bool
+
+    @classmethod
+    def of(cls, found: Sequence[RunSummary], *, limit: int, before: RunCursor | None) -> RunPage:
+        """The page of the first `limit` runs that were found after `before`; one more of them says that more follow."""
+        runs = tuple(found[:limit])
+        last = RunCursor(started_at=runs[-1].started_at, run_id=runs[-1].run_id) if runs else before
+        return cls(runs=runs, next_before=None if last is None else last.encode(), has_more=len(found) > limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

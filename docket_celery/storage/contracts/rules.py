@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias, assert_never
 
+from msgspec.structs import replace
+
 from docket_celery.errors import InvalidCommit, InvalidInput, InvalidMutation
 from docket_celery.run.document import JsonValue, Run, RunStatus
 from docket_celery.run.events import Event, EventType
@@ -71,6 +73,11 @@ def check_initial(initial: InitialRun) -> None:
     _check_instant(run.started_at, run.id, "started_at", InvalidCommit)
     _check_document(run, initial.events, initial.schedule, InvalidCommit)
     _check_follows(0, run, initial.events, InvalidCommit)
+
+
+def stamped(run: Run, now: datetime) -> Run:
+    """An initial run with the store's time: what a first commit writes, and what whoever started it is given."""
+    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)
 
 
 def missing_versions(initials: Sequence[InitialRun]) -> str:

@@ -21,7 +21,7 @@ from docket_celery.errors import (
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Change
-from docket_celery.run.views import RunCursor, RunInfo, RunPage, RunSummary
+from docket_celery.run.views import RunInfo, RunPage, RunSummary
 from docket_celery.storage.contracts.rules import (
     Refusal,
     apply_changes,
@@ -33,6 +33,7 @@ from docket_celery.storage.contracts.rules import (
     missing_versions,
     owner_of,
     same_value,
+    stamped,
 )
 from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import (
@@ -100,7 +101,7 @@ class MemoryRunStore(MemoryClaims):
         if initial.run.id in self._state.runs or initial.run.id in new:
             raise InvalidCommit(f"run id {initial.run.id!r} is taken")
         stored = StoredRun(
-            run=_stamped(copy_run(initial.run), now),
+            run=stamped(copy_run(initial.run), now),
             tenant=tenant,
             start_key=key,
             input_digest=initial.input_digest,
@@ -126,15 +127,8 @@ class MemoryRunStore(MemoryClaims):
         with self._state.lock:
             matching = [s for s in self._state.runs.values() if scope.sees(s.tenant) and _matches(query, s.run)]
             newest_first = sorted(matching, key=_age, reverse=True)
-            page = newest_first[: query.limit]
-            last = query.before
-            if page:
-                last = RunCursor(started_at=page[-1].run.started_at, run_id=page[-1].run.id)
-            return RunPage(
-                runs=tuple(map(_summary, page)),
-                next_before=None if last is None else last.encode(),
-                has_more=len(newest_first) > query.limit,
-            )
+            found = [_summary(stored) for stored in newest_first[: query.limit + 1]]
+            return RunPage.of(found, limit=query.limit, before=query.before)
 
     def inspect_run(self, scope: Scope, run_id: str) -> RunInfo:
         with self._state.lock:
@@ -274,11 +268,6 @@ class MemoryRunStore(MemoryClaims):
         stored.events += own_events
         stored.reset_counters()
         stored.clear_poison()
-
-
-def _stamped(run: Run, now: datetime) -> Run:
-    """A first commit carries the store's time."""
-    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)
 
 
 def _wake(schedule: Release | Retain, now: datetime) -> datetime | None:

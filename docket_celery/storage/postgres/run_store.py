@@ -11,7 +11,7 @@ from psycopg.rows import DictRow
 from docket_celery.errors import InactiveRun, NotFound
 from docket_celery.run.codec import EMPTY_STATE, encode_event_data
 from docket_celery.run.document import Run, RunStatus
-from docket_celery.run.views import RunCursor, RunInfo, RunPage
+from docket_celery.run.views import RunInfo, RunPage
 from docket_celery.storage.contracts.rules import forced_cancel_data
 from docket_celery.storage.contracts.values import ListQuery, Mutated, Scope
 from docket_celery.storage.postgres.mutations import PostgresMutations
@@ -50,15 +50,7 @@ class PostgresRunStore(PostgresMutations):
             },
             prepare=False,
         )
-        page = tuple(summary_of(row) for row in rows[: query.limit])
-        last = query.before
-        if page:
-            last = RunCursor(started_at=page[-1].started_at, run_id=page[-1].run_id)
-        return RunPage(
-            runs=page,
-            next_before=None if last is None else last.encode(),
-            has_more=len(rows) > query.limit,
-        )
+        return RunPage.of([summary_of(row) for row in rows], limit=query.limit, before=query.before)
 
     def force_cancel(self, scope: Scope, run_id: str, *, reason: str, commit_id: str) -> Mutated:
         parameters = {

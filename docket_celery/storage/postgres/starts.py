@@ -16,8 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 
 from docket_celery.errors import InvalidCommit, InvalidInput, KeyConflict, NotFound, StoreUnavailable
-from docket_celery.run.document import Run
-from docket_celery.storage.contracts.rules import check_initial, missing_versions, owner_of
+from docket_celery.storage.contracts.rules import check_initial, missing_versions, owner_of, stamped
 from docket_celery.storage.contracts.values import InitialRun, Scope, Started
 from docket_celery.storage.postgres.parameters import array, of_initial, of_initials
 from docket_celery.storage.postgres.rows import run_of
@@ -25,7 +24,7 @@ from docket_celery.storage.postgres.sessions import Session, adapt
 from docket_celery.storage.postgres.taking import PostgresTaking
 
 T = TypeVar("T")
-Executor: TypeAlias = Session | psycopg.Cursor[DictRow]
+SessionOrCursor: TypeAlias = Session | psycopg.Cursor[DictRow]
 
 _KEY_ROUNDS: Final = 10
 """How often a start looks for the holder of its key again, when that was pruned in between."""
@@ -70,12 +69,14 @@ class PostgresStarts(PostgresTaking):
 
         return self._database.run(insert)
 
-    def _insert(self, session: Executor, initial: InitialRun, parameters: dict[str, Any], again: bool) -> Started:
+    def _insert(
+        self, session: SessionOrCursor, initial: InitialRun, parameters: dict[str, Any], again: bool
+    ) -> Started:
         try:
             for _ in range(_KEY_ROUNDS):
                 row = self._database.execute(session, "insert_run", parameters).fetchone()
                 if row is not None:
-                    return Started(run=_stamped(initial.run, row["now"]), created=True, now=row["now"])
+                    return _created(initial, row["now"])
                 holder = self._database.execute(session, "holder_of_key", parameters).fetchone()
                 if holder is not None:
                     return self._started_before(session, initial, parameters, holder)
@@ -89,7 +90,7 @@ class PostgresStarts(PostgresTaking):
         raise StoreUnavailable(f"the holder of start key {initial.start_key!r} kept changing")
 
     def _started_before(
-        self, session: Executor, initial: InitialRun, parameters: dict[str, Any], holder: dict[str, Any]
+        self, session: SessionOrCursor, initial: InitialRun, parameters: dict[str, Any], holder: dict[str, Any]
     ) -> Started:
         identity = ("graph_id", "graph_hash", "input_digest")
         if any(holder[name] != parameters[name] for name in identity):
@@ -99,7 +100,9 @@ class PostgresStarts(PostgresTaking):
             raise StoreUnavailable(f"run {holder['id']!r} was pruned while it was read")
         return Started(run=run_of(row), created=row["id"] == initial.run.id, now=row["now"])
 
-    def _insert_all(self, session: Executor, tenant: str | None, initials: Sequence[InitialRun]) -> tuple[Started, ...]:
+    def _insert_all(
+        self, session: SessionOrCursor, tenant: str | None, initials: Sequence[InitialRun]
+    ) -> tuple[Started, ...]:
         """Inserts what is not held by a key yet; whatever it raises has to undo what it inserted before."""
         open_, inserted = list(_first_of_each_key(initials)), dict[str, datetime]()
         for _ in range(_KEY_ROUNDS):
@@ -120,7 +123,9 @@ class PostgresStarts(PostgresTaking):
                 return self._started_all(session, tenant, initials, inserted, holders)
         raise StoreUnavailable(f"the holder of start key {open_[0].start_key!r} kept changing")
 
-    def _holders(self, session: Executor, tenant: str | None, initials: Sequence[InitialRun]) -> dict[str, DictRow]:
+    def _holders(
+        self, session: SessionOrCursor, tenant: str | None, initials: Sequence[InitialRun]
+    ) -> dict[str, DictRow]:
         """The identity of the run that holds each of the keys which are held."""
         keys = array(initial.start_key for initial in initials if initial.start_key is not None)
         parameters = {"tenant": tenant or "", "start_keys": keys}
@@ -129,7 +134,7 @@ class PostgresStarts(PostgresTaking):
 
     def _started_all(
         self,
-        session: Executor,
+        session: SessionOrCursor,
         tenant: str | None,
         initials: Sequence[InitialRun],
         inserted: dict[str, datetime],
@@ -198,9 +203,4 @@ def _identity_of(initial: InitialRun) -> tuple[str, str, str]:
 
 
 def _created(initial: InitialRun, now: datetime) -> Started:
-    return Started(run=_stamped(initial.run, now), created=True, now=now)
-
-
-def _stamped(run: Run, now: datetime) -> Run:
-    """A first commit carries the store's time."""
-    return replace(run, started_at=now, updated_at=now, finished_at=now if run.status.is_terminal else None)
+    return Started(run=stamped(initial.run, now), created=True, now=now)
