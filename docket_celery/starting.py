@@ -6,7 +6,7 @@ Works from the published version alone. Whoever is told of a start is told once 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -40,15 +40,12 @@ def start_one(
 ) -> Run:
     """As `Client.start_run` says."""
     moment = _first_moment(engine, plan, input)
-    initial = _initial(moment, key, start_at)
-    if connection is None:
-        started = engine.storage.runs.insert_run(scope, initial)
-        _report(engine, scope, [(moment, started)], wake=start_at is None)
-        return started.run
-    transaction = joined(connection)
-    started = engine.storage.runs.insert_run(scope, initial, connection=transaction.connection)
-    if started.created:
-        transaction.committed(lambda: _report(engine, scope, [(moment, started)], wake=start_at is None))
+    initial, runs = _initial(moment, key, start_at), engine.storage.runs
+    (started,) = _inserted(
+        lambda driver: (runs.insert_run(scope, initial, connection=driver),),
+        lambda started: _report(engine, scope, [moment], started, wake=start_at is None),
+        connection,
+    )
     return started.run
 
 
@@ -65,19 +62,35 @@ def start_many(
     keys = _checked_keys(keys, len(inputs))
     moments = [_numbered(engine, plan, index, input) for index, input in enumerate(inputs)]
     initials = [_initial(moment, key, None) for moment, key in zip(moments, keys, strict=True)]
-    if connection is None:
-        started = engine.storage.runs.insert_runs(scope, initials)
-        _report(engine, scope, list(zip(moments, started, strict=True)), wake=True)
-        return tuple(start.run for start in started)
-    transaction = joined(connection)
-    started = engine.storage.runs.insert_runs(scope, initials, connection=transaction.connection)
-    if any(start.created for start in started):
-        transaction.committed(lambda: _report(engine, scope, list(zip(moments, started, strict=True)), wake=True))
+    started = _inserted(
+        lambda driver: engine.storage.runs.insert_runs(scope, initials, connection=driver),
+        lambda started: _report(engine, scope, moments, started, wake=True),
+        connection,
+    )
     return tuple(start.run for start in started)
 
 
-def _report(engine: Engine, scope: Scope, started: Sequence[tuple[Moment, Started]], *, wake: bool) -> None:
-    made = [(moment, start) for moment, start in started if start.created]
+def _inserted(
+    insert: Callable[[Any], tuple[Started, ...]], report: Callable[[Sequence[Started]], None], connection: Any
+) -> tuple[Started, ...]:
+    """What `insert` stores, reported once it is durable: now, or with the transaction that `connection` has open.
+
+    `insert` is given the driver's own connection, or None for one of the store's.
+    """
+    if connection is None:
+        started = insert(None)
+        report(started)
+        return started
+    transaction = joined(connection)
+    started = insert(transaction.connection)
+    if any(start.created for start in started):
+        transaction.committed(lambda: report(started))
+    return started
+
+
+def _report(engine: Engine, scope: Scope, moments: Sequence[Moment], started: Sequence[Started], *, wake: bool) -> None:
+    """Tells hooks of the runs that were created, and wakes the fleet for them."""
+    made = [(moment, start) for moment, start in zip(moments, started, strict=True) if start.created]
     for moment, start in made:
         engine.hooks(MomentCommitted(moment=replace(moment, run=start.run), tenant=scope.tenant))
     if wake:
