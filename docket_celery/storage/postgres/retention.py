@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from psycopg import errors
 from psycopg.rows import DictRow
@@ -19,6 +19,10 @@ _SEEN_ANEW: Final = 3
 """How often graph versions are looked for again when runs keep coming to refer to them."""
 
 
+_NO_PASS: Final[DictRow] = {"entered": True, "removed": 0, "events": 0, "more": False}
+"""What a pass that has removed nothing says."""
+
+
 class PostgresRetention:
     """Implements `Retention`."""
 
@@ -28,25 +32,21 @@ class PostgresRetention:
     def prune(self, scope: Scope, policy: PrunePolicy) -> PruneCount:
         if policy.dry_run:
             return self._count(scope, policy)
-        passes = [
-            self._pass(statement, age, scope, policy)
-            for statement, age in (
-                ("prune_runs", policy.runs),
-                ("prune_events", policy.events),
-                ("prune_graphs", policy.graphs),
-            )
-            if age is not None
-        ]
-        graphs = sum(row["removed"] for row in passes if row["kind"] == "prune_graphs")
+        ages = {"prune_runs": policy.runs, "prune_events": policy.events, "prune_graphs": policy.graphs}
+        passes = {
+            statement: self._pass(statement, age, scope, policy) for statement, age in ages.items() if age is not None
+        }
+        runs, graphs = passes.get("prune_runs", _NO_PASS), passes.get("prune_graphs", _NO_PASS)
         return PruneCount(
-            runs=sum(row["removed"] for row in passes) - graphs,
-            events=sum(row["events"] for row in passes),
-            graphs=graphs,
-            more=any(row["more"] for row in passes),
-            busy=not all(row["entered"] for row in passes),
+            runs=runs["removed"],
+            events=sum(row["events"] for row in passes.values()),
+            graphs=graphs["removed"],
+            more=any(row["more"] for row in passes.values()),
+            busy=not all(row["entered"] for row in passes.values()),
         )
 
-    def _pass(self, statement: str, age: timedelta, scope: Scope, policy: PrunePolicy) -> dict[str, Any]:
+    def _pass(self, statement: str, age: timedelta, scope: Scope, policy: PrunePolicy) -> DictRow:
+        """What one statement says of its pass: `entered`, `removed`, `events`, `more`."""
         parameters = {
             "lock": advisory_key("prune", self._database.schema),
             "tenant": seen_by(scope),
@@ -63,9 +63,9 @@ class PostgresRetention:
                     return row
                 except errors.ForeignKeyViolation:
                     continue
-            return {"entered": True, "removed": 0, "events": 0, "more": False}
+            return _NO_PASS
 
-        return {**self._database.run(work), "kind": statement}
+        return self._database.run(work)
 
     def _count(self, scope: Scope, policy: PrunePolicy) -> PruneCount:
         ages = {"runs": policy.runs, "events": policy.events, "graphs": policy.graphs}
