@@ -44,7 +44,6 @@ class RuntimeNode(Struct, frozen=True, kw_only=True):
     """A node ready to run; `call` is None in a plan."""
 
     id: str
-    call_name: str
     call: Callable[..., Any] | None = None
     parameters: tuple[RuntimeParameter, ...] = ()
     wants_context: bool = False

@@ -50,7 +50,6 @@ def _field(field: Field) -> RuntimeField:
 def _node(node: Node, contract: Contract | None, fields: Mapping[str, Any]) -> RuntimeNode:
     return RuntimeNode(
         id=node.id,
-        call_name=node.call,
         call=None if contract is None else contract.call,
         parameters=bind(node, contract, fields),
         wants_context=contract is not None and contract.wants_context,

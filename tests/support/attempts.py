@@ -22,9 +22,7 @@ AMPLE = 60.0
 def attempt(function: Callable[..., Any], timeout: float | None = LIMIT, **arguments: Any) -> Attempt:
     """One attempt to call `function`."""
     name = getattr(function, "__name__", "node")
-    node = RuntimeNode(
-        id=name, call_name=f"tests:{name}", call=function, is_async=inspect.iscoroutinefunction(function)
-    )
+    node = RuntimeNode(id=name, call=function, is_async=inspect.iscoroutinefunction(function))
     context = partial(
         NodeContext,
         run_id="run",
