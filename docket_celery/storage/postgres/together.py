@@ -16,6 +16,7 @@ from docket_celery.storage.contracts.taking import TakeRequest
 from docket_celery.storage.contracts.values import CommitProposal, Release, Retain, Schedule, Scope
 from docket_celery.storage.postgres.parameters import array, bounded, numbers, of_many_events, seen_by
 from docket_celery.storage.postgres.short_look import ShortLook
+from docket_celery.storage.postgres.transitions import written_by
 
 Asking: TypeAlias = tuple[str, ShortLook]
 """The run whose commit frees a slot, and the look for the one that is to come along."""
@@ -102,10 +103,9 @@ def asking(requests: Sequence[CommitRequest]) -> list[Asking]:
 
 def statement_for(requests: Sequence[CommitRequest], looks: Sequence[Asking]) -> str:
     """The name of the one that writes just what they need; `looks` are those of `asking`."""
-    kinds = {type(change) for request in requests for change in request.proposal.changes}
-    written = {(False, False): "", (True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
+    changes = (change for request in requests for change in request.proposal.changes)
     taking = "" if not looks else "_and_take" if looks[0][1].request.redeem else "_and_lease"
-    return f"commit_all{written[Replaced in kinds, Appended in kinds]}{taking}"
+    return f"commit_all{written_by(changes)}{taking}"
 
 
 def of_commits(commits: Sequence[Written], looks: Sequence[Asking], now: datetime | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ few events stand in it one by one, since unpacking arrays costs more than insert
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, product
 from typing import Any, Final, Literal, TypeAlias
@@ -39,6 +39,12 @@ _CHANGES: Final = {
     "_appending": ("appending",),
     "_changing": ("replacing", "appending"),
 }
+_WRITTEN: Final = {
+    (False, False): "",
+    (True, False): "_replacing",
+    (False, True): "_appending",
+    (True, True): "_changing",
+}
 _EVENTS: Final = {"": "noting", "_at_length": "noting_many"}
 _PLACES: Final = tuple((f"event_type_{place}", f"event_node_{place}", f"event_data_{place}") for place in (1, 2, 3))
 """The names that each event has in the part `noting`."""
@@ -61,12 +67,13 @@ def statements() -> Iterator[tuple[str, str]]:
 def statement_for(kind: Kind, changes: Sequence[Change], parameters: Mapping[str, Any]) -> str:
     """The name of the one that writes just what a transition needs; `parameters` are those of `of_transition`."""
     length = "_at_length" if "event_seqs" in parameters else ""
-    if not changes:
-        return f"commit_{kind}{length}"
-    replacing = any(isinstance(change, Replaced) for change in changes)
-    appending = any(isinstance(change, Appended) for change in changes)
-    written = {(True, False): "_replacing", (False, True): "_appending", (True, True): "_changing"}
-    return f"commit_{kind}{written[replacing, appending]}{length}"
+    return f"commit_{kind}{written_by(changes)}{length}"
+
+
+def written_by(changes: Iterable[Change]) -> str:
+    """The part of a statement's name that says what it writes of fields: values, appended items, both or nothing."""
+    kinds = {type(change) for change in changes}
+    return _WRITTEN[Replaced in kinds, Appended in kinds]
 
 
 def of_transition(
