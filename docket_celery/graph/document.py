@@ -86,8 +86,11 @@ class Graph:
 
         A callable's parameters are the fields of the same names, those with a default optionally; `inputs` rebinds
         single ones and leaves them optional or not. For a name, `inputs` is the whole binding; without it the
-        callable's own parameters decide once it is known. `timeout` is seconds per attempt. `writes` names the field
-        that takes whatever the call returns.
+        callable's own parameters decide once it is known. `writes` names the field that takes whatever the call
+        returns; without it the call returns a mapping of fields. `timeout` is seconds per attempt, `retry` what follows
+        a failed one (by default the run fails), and `config` plain JSON that the node finds in `ctx.config`.
+
+        `queue` and `detached` are for nodes that run outside the vehicle; this version's verification refuses them.
         """
         _check_text(id, "a node's id")
         path = f"nodes.{id}"
