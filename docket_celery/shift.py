@@ -1,10 +1,10 @@
-"""What one worker slot does with one message, and then with the next run: a vehicle that goes on while work is due.
+"""What one worker slot does with one message: it drives a run, and then further runs for as long as some are due.
 
-A message brings a lease; or it is a nudge, and the slot takes the one run that is due, or claims for the whole fleet,
-the first lease for itself. The broker is not asked for every run. When its lease is drained, the slot claims the next
-due run itself, until nothing is due, its time is up, or its worker wants to stop; if work is still due then, it leaves
-one lease behind for the slot that it frees. The broker and the database may fail a shift between two runs: the tick
-goes on for it.
+A message carries a lease, or none: then it is a nudge, and the slot takes the one run that is due or, if there are
+more, claims for the whole fleet, publishes the other leases and keeps the first. When its run has stopped, the slot
+claims the next one itself, without the broker, until nothing is due, its time is up, or its worker is stopping. If work
+may still be due then, it publishes one lease for the slot that it frees. Broker and database may fail between two runs:
+what a shift cannot do then is left to the tick.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Shift:
 
     def answer(self, found: Callable[[], None] = lambda: None) -> NudgeReport:
         """Answers a nudge. Where one run is due and nothing else, the slot takes it. Otherwise it claims for every free
-        slot, hands the other leases on, and works on the first itself. `found` is called once it has something to work
-        on, and before it does.
+        slot, hands the other leases on, and works on the first itself. `found` is called as soon as there is something
+        to work on, before that begins.
         """
         with self._slot() as (slot, until):
             slot.asked_at = self._engine.clock.monotonic()
@@ -86,7 +86,7 @@ class Shift:
                 found()
             if slot.taken is not None:
                 self._dispatcher.tell(batch)
-                return NudgeReport(batch=batch, shift=self._go_on(lambda: self._drive_who_came(slot), slot, until))
+                return NudgeReport(batch=batch, shift=self._go_on(lambda: self._drive_next(slot), slot, until))
         return NudgeReport(batch=batch, shift=self.work(batch.leases[0]) if batch.leases else None)
 
     def work(self, lease: Lease) -> ShiftReport:
@@ -99,7 +99,9 @@ class Shift:
 
     @contextmanager
     def _slot(self) -> Iterator[tuple[Succession, float]]:
-        """A slot and until when it goes on, in monotonic seconds. Who is still in it at the end is given back."""
+        """The slot, and the instant until which it takes further runs, in monotonic seconds. A run that is still in it
+        at the end is given back.
+        """
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
         slot = Succession(lambda: self._request(until))
         try:
@@ -126,7 +128,7 @@ class Shift:
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
     def _request(self, until: float) -> TakeRequest | None:
-        """Whom a commit is to bring along: the run that this slot goes on to, or the lease that it hands on."""
+        """What a commit is to bring along: the next run of this slot or, once its time is up, a lease to hand on."""
         return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(until))
 
     def _may_go_on(self, until: float) -> bool:
@@ -135,8 +137,8 @@ class Shift:
         return self._engine.clock.monotonic() < until and not self._stopping()
 
     def _has_next(self, slot: Succession) -> bool:
-        """Whether somebody came along with the last commit, or else the slot could take the next due run. Who is next
-        stays in the slot until driven, so that whatever ends this process in between gives it back.
+        """Whether the slot has a next run: one that came along with the last commit, or else one that it can take. The
+        run stays in the slot until it is driven, so that it is given back if this process is ended in between.
         """
         if slot.taken is None:
             slot.asked_at = self._engine.clock.monotonic()
@@ -151,24 +153,24 @@ class Shift:
         return True
 
     def _carried(self, slot: Succession) -> bool:
-        """Drives a further run; False when its vehicle crashed, which must not cost the others their slot."""
+        """Drives a further run. False when its vehicle crashed: the runs after it are still to have their slot."""
         assert slot.taken is not None
         (lease,) = slot.taken.batch.leases
         try:
-            self._drive_who_came(slot)
+            self._drive_next(slot)
         except Exception:
             logger.exception("run %s, which this slot took on by itself, crashed its vehicle", lease.run_id)
             return False
         return True
 
-    def _drive_who_came(self, slot: Succession) -> Outcome:
+    def _drive_next(self, slot: Succession) -> Outcome:
         asked_at, heard_at, taken = slot.asked_at, slot.heard_at, slot.pop()
         assert taken is not None
         return self._vehicle.drive(taken, asked_at=asked_at, heard_at=heard_at, succession=slot)
 
     def _leave(self, slot: Succession) -> None:
-        """Sees to what is still due: one lease for the slot that is now free, or, when the worker ends, a nudge for
-        whoever is left.
+        """Leaves one lease behind for the slot that is now free or, when the worker is stopping, a nudge for other
+        workers.
         """
         stopping = self._stopping()
         came = None if stopping else slot.pop_lease()

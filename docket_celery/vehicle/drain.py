@@ -36,7 +36,7 @@ class Drain:
     token       the private token chosen for the claim; nobody else ever has it
     began       when the claim was asked for, in monotonic seconds
     pause       sleeps for seconds
-    succession  who comes next in the slot
+    succession  the next run of the slot
     """
 
     lease: Lease

@@ -47,9 +47,10 @@ class Vehicle:
         """Drives the lease's run to its next stop and says how it ended. The commit that stops it may bring along the
         next run of the slot: see `Succession`.
 
-        Raises what it did not foresee, `ClaimInvariant` above all: the claim then waits for its expiry. An interrupt
-        or exit that ends the process passes through as well, once the claim is given back; but a vehicle that is past
-        its deadline by then hung, and was ended for it: its launch counts, or it would hang again for ever.
+        Raises what it did not foresee, `ClaimInvariant` above all: the claim is then left to expire. An interrupt or
+        exit that ends the process passes through as well, once the claim is given back. But a vehicle that is past its
+        deadline by then has hung, and was ended for it: its claim is left to expire too, so that the launch counts and
+        a run that hangs each time is poisoned in the end.
         """
         drain = self._new_drain(lease, self._engine.ids.token(), self._engine.clock.monotonic(), succession)
         return self._to_its_end(drain, lambda: self._redeem(drain))
@@ -57,9 +58,13 @@ class Vehicle:
     def drive(
         self, taken: Taken, *, asked_at: float, heard_at: float | None = None, succession: Succession | None = None
     ) -> Outcome:
-        """The same for a run that was taken, so claimed and redeemed in one; `asked_at` is when that was asked for and
-        `heard_at`, unless it is now, when the answer came, in monotonic seconds. One that has waited for long since,
-        unrenewed, is given back unbegun. Without a claim there is nothing to drive: `ValueError`.
+        """The same for a run that was taken: claimed and redeemed in one.
+
+        asked_at  when it was asked for, in monotonic seconds
+        heard_at  when the answer came; None is now
+
+        A run that was asked for more than a third of its TTL ago is given back without being begun, since nothing has
+        renewed its claim. `ValueError` where no run was taken.
         """
         claim = taken.claim
         if claim is None:
@@ -142,8 +147,8 @@ class Vehicle:
         return None
 
     def _stopped(self, drain: Drain, stop: BaseException) -> Outcome:
-        """The process is being ended in the middle of good work. One try to give the claim back; counted only for an
-        interrupt out of the blue, which a node may have raised itself and would raise for ever.
+        """The process is told to end while its vehicle is well: one try to give the claim back. The launch counts only
+        after a `KeyboardInterrupt` that no stop of the worker explains: a node may have raised it, and would again.
         """
         reason = f"stopped by {type_name(stop)}"
         counted = isinstance(stop, KeyboardInterrupt) and not self._stopping()

@@ -152,8 +152,8 @@ class Moments:
             return self._write(drain, self._worth_telling(drain, failed))
 
     def _worth_telling(self, drain: Drain, moment: Moment) -> Moment:
-        """The moment, with all values of its run if a hook may read them: fetched before the commit, which may end the
-        claim.
+        """The moment, with all values of its run if a hook may read them. They are fetched before the commit, which may
+        end the claim under which they are read.
         """
         unread = moment.run.unread
         if not unread or not self._engine.hooks.need_values(moment):
@@ -182,8 +182,10 @@ class Moments:
         return moment
 
     def _parked(self, drain: Drain, moment: Moment, park: Park, boundary: Boundary | None) -> Parked:
-        """Wakes the run when it is due, and says how it parked. Of a boundary only if that is why: a moment that could
-        not be stored has parked the run as failed instead.
+        """Has the fleet woken when a run that parked until a later instant is due, and says how the run parked.
+
+        The boundary is left out unless the park is immediate: a moment that was narrowed to one may have turned out to
+        be unstorable, and then the run has parked as failed.
         """
         if park.kind == "at":
             wake_when_due(moment, self._engine.waker, now=drain.now())

@@ -1,4 +1,4 @@
-"""Who comes next in a slot: a run that the commit which frees the slot may bring along, or the lease of one."""
+"""The next run of a slot, which the commit that frees the slot may bring along: claimed for it, or only leased."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ logger = logging.getLogger("docket_celery")
 
 
 def nobody() -> None:
-    """Asks for no run: the slot ends with this one."""
+    """No request: the slot takes no further run."""
     return
 
 
 @dataclass(slots=True)
 class Succession:
-    """The next run of one slot. A vehicle asks for it and notes what came; whoever keeps the slot at work drives that
-    run next, or passes its lease on, or asks again by itself.
+    """The next run of one slot. A vehicle asks for it with the commit that ends a drain, and notes the answer here.
+    Whoever keeps the slot at work then drives that run, or publishes its lease, or asks again without a commit.
 
-    ask       what to send along with the commit that ends a drain; None when the slot is not to go on
-    asked     what was sent along with the latest such commit, if that answered that nobody came: so its token, which is
-              asked with once more, holds no run yet
-    asked_at  when the latest was sent, in monotonic seconds
-    heard_at  when the answer came
-    taken     the run that came along, until it is driven or passed on
+    ask       makes the request to send with such a commit; None when the slot takes no further run
+    asked     the latest such request, if it was answered without a run: nothing is held under its token, which may be
+              used for the next one
+    asked_at  when the latest commit was sent, in monotonic seconds
+    heard_at  when its answer came
+    taken     the run that came along, until it is driven or its lease is published
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
@@ -38,16 +38,16 @@ class Succession:
     taken: Taken | None = None
 
     def pop(self) -> Taken | None:
-        """Who came along, once."""
+        """The run that came along, once."""
         taken, self.taken = self.taken, None
         return taken
 
     def pop_lease(self) -> Taken | None:
-        """Who came along as a lease, once."""
+        """The run that came along if it was only leased, once."""
         return self.pop() if self.taken is not None and self.taken.claim is None else None
 
     def unmet(self) -> TakeRequest | None:
-        """What was asked for along with a commit and brought nobody, once."""
+        """The request that was answered without a run, once."""
         asked, self.asked = self.asked, None
         return asked
 
