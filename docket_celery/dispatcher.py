@@ -32,8 +32,9 @@ class Launch(Protocol):
     """Starts vehicles elsewhere."""
 
     def __call__(self, leases: Sequence[Lease]) -> int:
-        """Publishes the leases in order and returns how many went out; stops at the first that does not. Of those that
-        leave together none counts unless all do: a lease that is given back although it went out is harmless.
+        """Publishes the leases in order and returns how many went out; stops at the first that does not.
+
+        Leases that are sent in one exchange count only if all of them went out: to give back one that did is harmless.
         """
         ...
 
@@ -57,8 +58,8 @@ class Dispatcher:
         return self._dispatch(self._policy(LARGEST_BATCH, "nudge"), own=1)
 
     def take_alone(self) -> Taken | None:
-        """Takes the run that a nudge is about for the calling slot, if nothing else is due and there is nobody else to
-        claim for. Hooks and log are left to the caller, who begins the run at once.
+        """Takes the one run that is due for the slot that a nudge has reached. None where the slot has to scan instead,
+        as `RunStore.take_alone` says. Hooks and log are left to the caller, who begins the run at once.
         """
         taken = self._engine.storage.runs.take_alone(self._policy(1, "refill"), token=self._engine.ids.token())
         if taken is not None:
@@ -66,13 +67,13 @@ class Dispatcher:
         return taken
 
     def hand_on(self, request: TakeRequest | None = None) -> ClaimBatch:
-        """Publishes at most one lease, for the slot that the calling vehicle is about to free. `request` is as for
-        `refill`.
+        """Claims at most one run and publishes its lease, for the slot that the calling vehicle is about to free.
+        `request` is as for `refill`.
         """
         return self._dispatch(self._single() if request is None else request.policy)
 
     def pass_on(self, came: Taken) -> None:
-        """Publishes the lease that came along with a commit, for the slot that this has freed."""
+        """Publishes the lease that came along with a commit, for the slot that the commit has freed."""
         self.tell(came.batch)
         self._publish(came.batch.leases)
 
@@ -80,7 +81,7 @@ class Dispatcher:
         """Takes one due run for the calling vehicle's own slot; classes take turns. None when nothing is due. As with
         `take_alone`, telling hooks and log of the run is left to the caller.
 
-        `request` is one that has been made already and went unanswered: the turn of its class is not over.
+        `request` is one that a commit has carried in vain: the class that it prefers still has its turn.
         """
         request = request or self.request()
         for _ in range(MOST_REPEATS):
@@ -138,7 +139,9 @@ class Dispatcher:
         return batch
 
     def _publish(self, leases: Sequence[Lease], *, own: int = 0) -> None:
-        """Lets all go out but the first `own`; those that could not are given back, and all when the process ends."""
+        """Lets all go out but the first `own`. Those that could not are given back, and all of them when the process is
+        ended meanwhile.
+        """
         others = leases[own:]
         try:
             launched = self._launch(others) if others else 0
@@ -148,7 +151,7 @@ class Dispatcher:
         self._give_back(others[launched:])
 
     def _wake_in_time(self, batch: ClaimBatch) -> None:
-        """For what is due before the next tick."""
+        """Asks for a nudge at the next wake, for which the next tick may be too late."""
         if batch.next_wake_at is not None:
             self._engine.waker.wake(after=(batch.next_wake_at - batch.now).total_seconds())
 

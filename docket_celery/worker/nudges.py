@@ -44,8 +44,10 @@ def by_thread(seconds: float, call: Callable[[], None]) -> Alarm:
 
 
 class Windows:
-    """The windows themselves: after one that `crowd` requests fell into comes one of twice its length. Not for several
-    threads at once, except for `enter` and `shorten`. `ends_at` is the end of the present one, in monotonic seconds.
+    """The windows themselves: after one that `crowd` requests fell into comes one of twice its length. `ends_at` is the
+    end of the present one, in monotonic seconds.
+
+    `enter` and `shorten` may be called by several threads at once; whoever calls the others holds a lock of its own.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, crowd: int = CROWD) -> None:

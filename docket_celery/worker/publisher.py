@@ -67,8 +67,12 @@ def bounded_connection(app: Celery) -> Connection:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Letter:
-    """A message to be sent, unless a look at the broker is against it. The broker is told its `lifetime`, in seconds;
-    `fields` are its own. `has_gone` is None until it was seen to.
+    """A message to be sent.
+
+    fields    what else Celery's message is to say
+    lifetime  seconds after which the broker may drop it
+    unless    asked at the last moment; when it says yes the message is left out, and counts as gone
+    has_gone  None until it was tried
     """
 
     task: str

@@ -156,11 +156,11 @@ class RunStore(Protocol):
         ...
 
     def take_alone(self, policy: ClaimPolicy, *, token: str) -> Taken | None:
-        """Takes as `take_due` does, but only the one run that a scan would find: due, with no other one due, no expired
-        claim beside it, and a slot free by the policy's demand.
+        """Takes as `take_due` does, but only if the run is all that a scan would find: no other run is due, no claim
+        has expired, and a slot is free by the policy's demand.
 
-        For a slot that a nudge has reached: None says nothing about what is due, and then a scan has to look. A store
-        knows this of the order `age` alone, and leaves it to the scan as well where the run's attempts are used up.
+        For a slot that a nudge has reached. None says nothing about what is due: then the slot has to scan. It is
+        always None in the order `tenants`, and where the attempts of the run are used up.
         """
         ...
 
@@ -219,9 +219,8 @@ class RunStore(Protocol):
 
         With `take`, a commit that releases its claim may bring along the run that `take_due` would take next, for the
         slot that it frees; or, if it is not to be redeemed, the lease that `claim_due` would hand out next. Nothing is
-        taken unless the commit took effect. A store does so only where there is nothing to weigh and no further
-        exchange to make, so that `taken` None says nothing about what is due. A repeated commit finds what it took
-        before.
+        taken unless the commit took effect. A store does so only where it can decide within the commit's own exchange,
+        so that `taken` None says nothing about what is due. A repeated commit finds what it took before.
         """
         ...
 

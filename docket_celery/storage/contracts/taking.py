@@ -17,8 +17,8 @@ _MOST_SCANS: Final = 8
 class TakeRequest(Struct, frozen=True, kw_only=True):
     """What a slot asks for: one run by `policy`, to be held under `token`, which nobody else ever has.
 
-    Without `redeem` the run is leased, and that is the lease's token, for whoever gets the message. Only a commit
-    brings a lease along: by itself it is asked for with `claim_due`.
+    Without `redeem` the run is only leased, under that token, for whoever gets the message. This is for requests that a
+    commit carries: without a commit, `claim_due` is what leases.
     """
 
     policy: ClaimPolicy
@@ -27,9 +27,9 @@ class TakeRequest(Struct, frozen=True, kw_only=True):
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    """What came of taking one run: the scan's outcomes, and the claim on its lease, which carries the token asked with.
+    """What came of taking one run: the outcomes of the scan, and the claim.
 
-    batch  holds exactly one lease when a run was taken, and none otherwise
+    batch  holds exactly one lease when a run was taken, and none otherwise; its token is the request's
     claim  None when no run was taken, or it was only leased; the error where the run that was taken cannot be decoded,
            so that its taker can abandon it
     """
@@ -45,7 +45,9 @@ class _Claims(Protocol):
 
 
 def take_in_two(runs: _Claims, policy: ClaimPolicy, token: str) -> Taken:
-    """Takes a run by a scan and a redemption: right for whatever there is to weigh, an expired claim or a turn."""
+    """Takes a run by a scan and a redemption: the way for all that one short statement does not decide, such as
+    exhausted attempts, expired claims and the turns of tenants.
+    """
     for _ in range(_MOST_SCANS):
         batch = runs.claim_due(replace(policy, limit=1, delivery="lease"))
         if not batch.leases:

@@ -25,7 +25,7 @@ from docket_celery.storage.postgres.short_look import ShortLook
 from docket_celery.storage.postgres.starts import PostgresStarts
 
 _ACCOMPANIED: Final[dict[bool, transitions.Kind]] = {True: "release_and_take", False: "release_and_lease"}
-"""The commit that brings the next run along, by whether that is to be redeemed."""
+"""The kind of a commit that brings the next run along, by whether that run is redeemed too or only leased."""
 
 
 class PostgresCommits(PostgresStarts):

@@ -1,9 +1,10 @@
 """Group commit: what several threads ask for at the same time is carried out in one go.
 
-Nobody waits for company. Whoever comes first goes alone; who comes meanwhile waits for that, and these go together
-next, carried out by the first of them. Where threads are greenlets, so are these. Knows no statement.
+A request that finds no other one under way is carried out at once, by itself. Those that arrive meanwhile wait for it
+and are carried out together next, by the thread of the first of them: their leader. No request waits for others to
+arrive. Greenlets take the place of threads where the interpreter is patched. Knows no statement.
 
-Only the cost depends on who leads: two may do so at once, each with requests of its own.
+Only the cost depends on who leads: there may be two leaders at once, each with requests of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _closed() -> threading.Lock:
 
 @dataclass(slots=True, eq=False)
 class _Place(Generic[Request, Answer]):
-    """One request under way. Where it waits, `turn` opens once: for who is to lead, or when `led_by` has seen to it."""
+    """One request under way. If it has to wait, `turn` opens once: when it is to lead, or when its leader, `led_by`,
+    has dealt with it (`seen_to`).
+    """
 
     request: Request
     turn: threading.Lock = field(default_factory=_closed)
@@ -71,8 +74,8 @@ class _Queue(Generic[Request, Answer]):
             return False
 
     def overtake(self, place: _Place[Request, Answer]) -> bool:
-        """Makes one that has waited too long the leader. False for one that is being seen to; but where its leader has
-        left without a word, it is to see to itself.
+        """Whether a request that has waited too long is to go on by itself: as a leader, if it still stands in the
+        queue, or because its leader has left without dealing with it. False while its leader is at work.
         """
         with self.lock:
             if place in self.waiting:
@@ -81,14 +84,14 @@ class _Queue(Generic[Request, Answer]):
             return self.leader is place or (place.led_by is not None and place.led_by.has_left)
 
     def join(self, group: list[_Place[Request, Answer]]) -> None:
-        """Adds to the leader, who is in it, those that wait."""
+        """Adds the requests that wait to a group, which holds its leader so far."""
         with self.lock:
             while self.waiting and len(group) < LARGEST:
                 self.waiting[0].led_by = group[0]
                 group.append(self.waiting.popleft())
 
     def leave(self, place: _Place[Request, Answer]) -> None:
-        """Passes the lead on, if it is with this one; one that was interrupted while it waited is forgotten."""
+        """Appoints the next leader, if this was the one. A request that was interrupted in its wait is forgotten."""
         with self.lock:
             place.has_left = True
             if place in self.waiting:
@@ -106,9 +109,9 @@ class _Queue(Generic[Request, Answer]):
 class GroupCommit(Generic[Request, Answer]):
     """Carries out the requests of all threads of this process.
 
-    alone     carries out one: its answer, or the error that it deserves
+    alone     carries out one: returns its answer or raises its error
     together  carries out several: an answer for each, None for one that is to go alone after all
-    patience  seconds that one waits for a leader before it leads itself
+    patience  seconds that a request waits for a leader before it leads itself
 
     `StoreUnavailable` from `together` is everybody's. After any other error all go alone: nobody's request fails for
     another's.
