@@ -159,7 +159,8 @@ def workers(facts: Facts) -> Finding | None:
         check="workers",
         verdict="problem",
         seen=f"none has registered slots for queue {facts.config.queue!r}",
-        advice=f"Start one: `celery -A proj worker -Q {facts.config.queue}`. One that runs lost broker or database.",
+        advice=f"Start one: `celery -A proj worker -Q {facts.config.queue}`. If one runs already, it has lost the "
+        "broker or the database.",
     )
 
 
@@ -256,7 +257,10 @@ def poison(facts: Facts) -> Finding | None:
         return None
     if not backlog.poisoned:
         return Finding(check="poisoned runs", verdict="fine", seen="none")
-    advice = "`docket runs` lists them, `docket show RUN` says why; mend that, then `docket retry RUN` or cancel it."
+    advice = (
+        "`docket runs --status running` marks them, `docket show RUN` says why; mend that, then `docket retry RUN`, "
+        "or cancel it."
+    )
     return Finding(check="poisoned runs", verdict="problem", seen=str(backlog.poisoned), advice=advice)
 
 

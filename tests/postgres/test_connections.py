@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -382,8 +383,12 @@ def test_a_failure_to_connect_is_told_once(caplog: pytest.LogCaptureFixture, clo
     assert caplog.records == []
 
 
-def test_opening_a_store_connects_to_nothing(closed_port: int) -> None:
-    open_storage(f"postgresql://127.0.0.1:{closed_port}/proj")
+def test_opening_a_store_connects_to_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        open_storage(f"postgresql://127.0.0.1:{server.getsockname()[1]}/proj")
+        server.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            server.accept()
 
 
 def test_two_stores_of_one_process_share_nothing(postgres_url: str, ids: SequentialIds) -> None:
