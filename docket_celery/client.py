@@ -225,13 +225,8 @@ class Client(ABC):
         `RunPoisoned` carries the `RunInfo` of a run that its claim limits halted. `AwaitTimeout` after `timeout`
         seconds.
         """
-        # Compared, since `isnan` takes no integer that is beyond a float.
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout <= float("inf")
-        ):
-            raise InvalidInput(f"timeout must be a number of seconds or None, got {shown(timeout)}")
         clock = self.engine.clock
-        until = None if timeout is None else clock.monotonic() + min(timeout, LONGEST_DELAY)
+        until = clock.monotonic() + _seconds(timeout)
         pause = FIRST_POLL
         while True:
             info = self.inspect_run(run_id)
@@ -241,7 +236,7 @@ class Client(ABC):
                 raise RunPoisoned(info)
             if info.run.only_answers_missing:
                 return info.run
-            remaining = float("inf") if until is None else until - clock.monotonic()
+            remaining = until - clock.monotonic()
             if remaining <= 0:
                 raise AwaitTimeout(f"run {run_id!r} is still {info.view} at step {info.run.step} after {timeout:g} s")
             self.engine.pause(min(pause, remaining))
@@ -370,6 +365,16 @@ class TenantClient(Client):
     @property
     def tenant(self) -> str | None:
         return self._tenant
+
+
+def _seconds(timeout: float | None) -> float:
+    """How long to wait at most, in seconds: for ever if None. `InvalidInput` for what is no number of seconds."""
+    if timeout is None:
+        return float("inf")
+    # Compared, since `isnan` takes no integer that is beyond a float.
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout <= float("inf"):
+        raise InvalidInput(f"timeout must be a number of seconds or None, got {shown(timeout)}")
+    return min(timeout, LONGEST_DELAY)
 
 
 def _statuses(status: RunStatus | str | Sequence[RunStatus | str] | None) -> tuple[RunStatus, ...] | None:

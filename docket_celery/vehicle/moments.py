@@ -121,24 +121,24 @@ class Moments:
         return self._hand_backs.release(drain, "the claim's time does not allow the next node", at_once=True)
 
     def _within_budget(self, drain: Drain, moment: Moment) -> tuple[Moment, Boundary | None]:
-        """A continuing moment at the boundary narrows to an immediate park; any other disposition stands."""
+        """The moment, narrowed to an immediate park if it would go on and a boundary is reached; and which one."""
+        boundary = self._boundary(drain) if isinstance(moment.disposition, Continue) else None
+        if boundary is None:
+            return moment, None
+        return moment.yielded("stopping" if boundary == "stopping" else "drain_budget"), boundary
+
+    def _boundary(self, drain: Drain) -> Boundary | None:
+        """What forbids the drain to go on beyond the moment at hand, if anything does."""
         config = self._engine.config
         by_count = config.drain_max_moments is not None and drain.committed + 1 >= config.drain_max_moments
         by_time = config.drain_max_elapsed is not None and drain.elapsed >= config.drain_max_elapsed
-        boundary: Boundary
-        if not isinstance(moment.disposition, Continue):
-            return moment, None
         if by_count and by_time:
-            boundary = "both"
-        elif by_count:
-            boundary = "max_moments"
-        elif by_time:
-            boundary = "max_elapsed"
-        elif self._stopping():
-            boundary = "stopping"
-        else:
-            return moment, None
-        return moment.yielded("stopping" if boundary == "stopping" else "drain_budget"), boundary
+            return "both"
+        if by_count:
+            return "max_moments"
+        if by_time:
+            return "max_elapsed"
+        return "stopping" if self._stopping() else None
 
     def _commit(self, drain: Drain, run: Run, moment: Moment) -> Moment:
         """Commits `moment`; or, when its state cannot be stored at all, the failure of `run` for that reason. Returns

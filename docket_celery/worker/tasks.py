@@ -118,7 +118,7 @@ def configure(app: Celery, docket: Docket) -> None:
     nowhere = DisabledBackend(app)
     for name, settings in options(docket.config).items():
         task = app.tasks[name]
-        # Celery asks for it after each task, and makes the app's anew for each greenlet that asks.
+        # Celery looks the backend up after each task, and would make the app's own anew for each greenlet.
         task.backend = nowhere
         for option, value in settings.items():
             setattr(task, option, value)

@@ -68,7 +68,7 @@ class PostgresMutations(PostgresCommits):
         try:
             return self._decided(session, signal, row, "release_as_read")
         except errors.SerializationFailure:
-            # Moved on, in the words of a stricter level: behind a pooler a statement by itself has that of the role.
+            # The run has moved on. A stricter isolation level, as a role may have it behind a pooler, raises for that.
             return None
 
     def _locked(self, session: Session, signal: _Signal, again: bool) -> Mutated:
