@@ -15,6 +15,7 @@ from docket_celery.storage.contracts.fleet import Backlog, WorkerSlots
 from docket_celery.storage.contracts.values import Release
 
 INTERVAL = timedelta(seconds=5)
+MICROSECOND = timedelta(microseconds=1)
 MINUTE = timedelta(minutes=1)
 
 
@@ -144,6 +145,14 @@ def test_a_tick_that_beat_sends_a_little_early_still_scans(busy: Scene) -> None:
     busy.clock.advance(INTERVAL * 0.94)
     assert not _scan(busy, "tick", slots=2).scanned
     busy.clock.advance(INTERVAL * 0.02)
+    assert _scan(busy, "tick", slots=2).scanned
+
+
+def test_a_scan_under_a_clock_that_was_set_back_since_keeps_no_tick_out(busy: Scene) -> None:
+    _scan(busy, "tick", slots=1)
+    busy.clock.advance(-INTERVAL)
+    assert not _scan(busy, "tick", slots=2).scanned
+    busy.clock.advance(-MICROSECOND)
     assert _scan(busy, "tick", slots=2).scanned
 
 

@@ -63,7 +63,8 @@ class Demand(Struct, frozen=True, kw_only=True):
     unexpired claims of every kind.
 
     gate  `tick`: ends at once when another scan ran within `interval` (less a twentieth, so that beat's own jitter does
-          not turn every second tick away) or is running
+          not turn every second tick away) or is running; a scan more than an interval ahead, as after the clock was set
+          back, keeps no tick out
           `nudge`: waits briefly for a running scan and then looks afresh
           `refill`: no gate; a vehicle asks that has just given up its claim, so its own slot is free
     """
