@@ -202,16 +202,20 @@ class Client(ABC):
         status: RunStatus | str | Sequence[RunStatus | str] | None = None,
         graph_id: str | None = None,
         graph_hash: str | None = None,
+        poisoned: bool = False,
         limit: int = 50,
         before: str | None = None,
     ) -> RunPage:
-        """Summaries, newest first; `before` is the `next_before` of the previous page."""
+        """Summaries, newest first; `before` is the `next_before` of the previous page. With `poisoned` only of running
+        runs that their claim limits halted.
+        """
         query = ListQuery(
             limit=limit,
             before=None if before is None else RunCursor.decode(before),
             graph_id=graph_id,
             graph_hash=graph_hash,
             statuses=_statuses(status),
+            poisoned=poisoned,
         )
         return self.storage.runs.list_runs(self._scope(), query)
 

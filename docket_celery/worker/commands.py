@@ -200,6 +200,7 @@ def verify_graph(docket: Docket, file: Any, as_json: bool) -> None:
     multiple=True,
     help="Only runs of this status; may be given several times.",
 )
+@click.option("--poisoned", is_flag=True, help="Only runs that their claim limits halted.")
 @click.option("--graph", "graph_id", default=None, help="Only runs of this graph.")
 @click.option("--limit", default=50, show_default=True)
 @click.option("--before", default=None, help="Cursor of the previous page.")
@@ -209,6 +210,7 @@ def verify_graph(docket: Docket, file: Any, as_json: bool) -> None:
 def runs(
     docket: Docket,
     status: tuple[str, ...],
+    poisoned: bool,
     graph_id: str | None,
     limit: int,
     before: str | None,
@@ -218,7 +220,9 @@ def runs(
     """List runs, newest first."""
     from docket_celery.worker import tables
 
-    page = _client(docket, tenant).list_runs(status=status or None, graph_id=graph_id, limit=limit, before=before)
+    page = _client(docket, tenant).list_runs(
+        status=status or None, graph_id=graph_id, poisoned=poisoned, limit=limit, before=before
+    )
     _show(as_json, tables.page_record(page), lambda: tables.run_table(page))
 
 

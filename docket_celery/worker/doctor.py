@@ -258,7 +258,7 @@ def poison(facts: Facts) -> Finding | None:
     if not backlog.poisoned:
         return Finding(check="poisoned runs", verdict="fine", seen="none")
     advice = (
-        "`docket runs --status running` marks them, `docket show RUN` says why; mend that, then `docket retry RUN`, "
+        "`docket runs --poisoned` lists them, `docket show RUN` says why; mend that, then `docket retry RUN`, "
         "or cancel it."
     )
     return Finding(check="poisoned runs", verdict="problem", seen=str(backlog.poisoned), advice=advice)

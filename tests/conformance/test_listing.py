@@ -113,6 +113,17 @@ def test_a_summary_holds_the_committed_and_the_operational_facts(scene: Scene) -
     assert summary.poisoned_at is None
 
 
+def test_poisoned_runs_are_listed_alone(scene: Scene) -> None:
+    scene.start("run-1")
+    scene.poison("run-1")
+    scene.start("run-2")
+    assert _ids(_list(scene, poisoned=True)) == ["run-1"]
+    assert _ids(_list(scene, poisoned=True, statuses=(RunStatus.DONE,))) == []
+    scene.runs.retry_poisoned_run(SYSTEM, "run-1")
+    assert _ids(_list(scene, poisoned=True)) == []
+    assert sorted(_ids(_list(scene, poisoned=False))) == ["run-1", "run-2"]
+
+
 def test_a_summary_shows_claim_poison_and_end(scene: Scene) -> None:
     scene.start("run-1")
     scene.poison()

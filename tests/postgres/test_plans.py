@@ -152,6 +152,17 @@ def test_a_claim_reads_partial_indexes_and_few_pages_and_locks_what_it_takes(
     assert abs(_locked(plan) - limit) <= _rounding(connection, plan)
 
 
+def test_poisoned_runs_are_listed_without_a_look_at_the_others(
+    postgres_server: EmbeddedPostgres, long_history: str
+) -> None:
+    with _connect(postgres_server.create_database("healthy", template=long_history)) as connection:
+        for statistics in _STATES["misleading statistics"], _STATES["analysed"]:
+            for statement in statistics:
+                connection.execute(statement)
+            plan = explained(connection, "list_runs", "force_custom_plan", {"poisoned": True, "limit": Int8(51)})
+            assert _buffers(plan) <= 10
+
+
 @pytest.fixture(scope="module")
 def one_among_sleepers(
     postgres_server: EmbeddedPostgres, long_history: str

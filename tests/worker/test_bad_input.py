@@ -343,6 +343,7 @@ def test_a_position_among_events_that_cannot_be_one_is_refused(docket: Docket, a
 def test_filters_that_nothing_could_match_are_refused(docket: Docket) -> None:
     _refusal(InvalidInput, lambda: docket.list_runs(status="finished"), "status", "done", "'finished'")
     _refusal(InvalidInput, lambda: docket.list_runs(status=[]), "status")
+    _refusal(InvalidInput, lambda: docket.list_runs(poisoned="no"), "poisoned", "'no'")  # type: ignore[arg-type]
     _refusal(InvalidInput, lambda: docket.list_runs(status=5), "status", "5")  # type: ignore[arg-type]
     _refusal(InvalidInput, lambda: docket.list_runs(graph_id="a\x00b"), "graph id", "NUL")
     _refusal(InvalidInput, lambda: docket.list_graphs(after="\ud800"), "graph id", "surrogates")

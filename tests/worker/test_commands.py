@@ -210,6 +210,7 @@ def test_retry_wakes_a_poisoned_run_and_leaves_a_healthy_one(docket: Docket, dat
         )
     assert _json(docket, "show", run.id)["view"] == "poisoned"
     assert _json(docket, "status")["poisoned"] == 1
+    assert [found["run_id"] for found in _json(docket, "runs", "--poisoned")["runs"]] == [run.id]
     assert _done(docket, "retry", run.id) == f"run {run.id} is running\n"
     assert _json(docket, "show", run.id)["view"] == "ready"
     assert _done(docket, "retry", run.id) == f"run {run.id} is running\n"

@@ -220,13 +220,14 @@ class Mutated(Struct, frozen=True, kw_only=True):
 
 
 class ListQuery(Struct, frozen=True, kw_only=True):
-    """Filters of a run list; None means any. `before` is exclusive."""
+    """Filters of a run list; None means any. `before` is exclusive; `poisoned` leaves out all that are not."""
 
     limit: int = 50
     before: RunCursor | None = None
     graph_id: str | None = None
     graph_hash: str | None = None
     statuses: tuple[RunStatus, ...] | None = None
+    poisoned: bool = False
 
     def __post_init__(self) -> None:
         check_limit(self.limit)
@@ -235,6 +236,8 @@ class ListQuery(Struct, frozen=True, kw_only=True):
                 check_name(value, what)
         if self.statuses is not None and not self.statuses:
             raise InvalidInput("statuses must be None or name at least one status")
+        if not isinstance(self.poisoned, bool):
+            raise InvalidInput(f"poisoned must be True or False, got {shown(self.poisoned)}")
 
 
 class Storage(Struct, frozen=True, kw_only=True):

@@ -125,7 +125,7 @@ class MemoryRunStore(MemoryClaims):
 
     def list_runs(self, scope: Scope, query: ListQuery) -> RunPage:
         with self._state.lock:
-            matching = [s for s in self._state.runs.values() if scope.sees(s.tenant) and _matches(query, s.run)]
+            matching = [s for s in self._state.runs.values() if scope.sees(s.tenant) and _matches(query, s)]
             newest_first = sorted(matching, key=_age, reverse=True)
             found = [_summary(stored) for stored in newest_first[: query.limit + 1]]
             return RunPage.of(found, limit=query.limit, before=query.before)
@@ -276,11 +276,13 @@ def _wake(schedule: Release | Retain, now: datetime) -> datetime | None:
     return {"immediate": now, "at": schedule.at, "external": None, "terminal": None}[schedule.kind]
 
 
-def _matches(query: ListQuery, run: Run) -> bool:
+def _matches(query: ListQuery, stored: StoredRun) -> bool:
+    run = stored.run
     return (
         (query.graph_id is None or run.graph_id == query.graph_id)
         and (query.graph_hash is None or run.graph_hash == query.graph_hash)
         and (query.statuses is None or run.status in query.statuses)
+        and (not query.poisoned or stored.poisoned_at is not None)
         and (query.before is None or (run.started_at, run.id) < (query.before.started_at, query.before.run_id))
     )
 

@@ -44,6 +44,7 @@ class PostgresRunStore(PostgresMutations):
                 "graph_id": query.graph_id,
                 "graph_hash": query.graph_hash,
                 "statuses": None if query.statuses is None else [status.value for status in query.statuses],
+                "poisoned": query.poisoned,
                 "before_at": None if query.before is None else query.before.started_at,
                 "before_id": None if query.before is None else query.before.run_id,
                 "limit": query.limit + 1,

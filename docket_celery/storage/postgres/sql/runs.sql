@@ -127,7 +127,7 @@ WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s
 WHERE r.id = ANY (%(ids)s::text[]) AND r.tenant = %(tenant)s::text;
 
 -- name: list_runs
--- Never prepared: the planner has to see which filters are NULL to choose the index. Rows whose key Python cannot hold
+-- Never prepared: the planner has to see which filters are set to choose the index. Rows whose key Python cannot hold
 -- have no cursor and are left out.
 SELECT r.id, r.tenant, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.started_at, r.updated_at,
        r.finished_at, r.wake_at, r.claimed_at, r.poisoned_at
@@ -136,6 +136,7 @@ WHERE (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text)
   AND (%(graph_id)s::text IS NULL OR r.graph_id = %(graph_id)s::text)
   AND (%(graph_hash)s::text IS NULL OR r.graph_hash = %(graph_hash)s::text)
   AND (%(statuses)s::text[] IS NULL OR r.status = ANY (%(statuses)s::text[]))
+  AND (NOT %(poisoned)s::boolean OR r.poisoned_at IS NOT NULL)
   AND (%(before_at)s::timestamptz IS NULL
        OR (r.started_at, r.id) < (%(before_at)s::timestamptz, %(before_id)s::text COLLATE "C"))
   AND r.started_at BETWEEN '0001-01-02Z' AND '9999-12-31Z'
