@@ -66,7 +66,7 @@ class Retry:
         try:
             nominal = self.backoff * self.factor ** (failed_attempts - 1)
         except OverflowError:
-            nominal = self.backoff_max
+            nominal = self.backoff_max if self.backoff else 0.0
         nominal = min(nominal, self.backoff_max)
         return nominal * (1.0 - self.jitter * fraction)
 

@@ -88,6 +88,12 @@ def test_backoff_saturates_and_never_raises(attempt: int) -> None:
     assert policy.delay(attempt, 0.5) == min(5.0 * 5.0 ** min(attempt - 1, 20), 3_600.0)
 
 
+@pytest.mark.parametrize("factor", [2, 2.0])
+@pytest.mark.parametrize("attempt", [1, 1_024, 1_025, 2_000])
+def test_no_backoff_stays_none_however_often_it_is_tried(attempt: int, factor: float) -> None:
+    assert Retry(max_attempts=5_000, backoff=0, factor=factor).delay(attempt, 0.5) == 0.0
+
+
 def test_jitter_only_shortens_a_delay() -> None:
     policy = Retry(backoff=10.0, jitter=0.2)
     assert policy.delay(1, 0.0) == 10.0
