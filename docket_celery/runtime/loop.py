@@ -13,6 +13,7 @@ from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Run, RunStatus, Task, next_due
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import CheckpointType, Continue, Moment, Park, Replaced
+from docket_celery.run.values import fresh
 from docket_celery.runtime.acceptance import accept
 from docket_celery.runtime.barrier import Fired, fire, fold, start_targets, unsatisfied
 from docket_celery.runtime.draft import TERMINAL, Draft
@@ -135,7 +136,8 @@ def _initial_fields(program: RuntimeGraph, input: Mapping[str, Any], options: Ru
     unknown = sorted(shown(name) for name in input if name not in known)
     if unknown:
         raise InvalidInput(f"graph {program.graph_id!r} takes no input {', '.join(unknown)}; it takes {known}")
-    fields = {name: field_.initial for name, field_ in program.fields.items() if field_.has_initial}
+    # The plan serves every start of this process; a started run is its caller's to change.
+    fields = {name: fresh(field_.initial) for name, field_ in program.fields.items() if field_.has_initial}
     for name in known:
         if name in input:
             fields[name] = accept(program, name, input[name], options)
@@ -174,7 +176,7 @@ def _attempt(program: RuntimeGraph, run: Run, task: Task, options: RuntimeOption
             task_id=key,
             idempotency_key=key,
             activation_key=activation,
-            config=node.config,
+            config=fresh(node.config),
             deadline=deadline,
             monotonic=monotonic,
         )

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from support.rig import Rig
 
-from docket_celery import START, Graph, RunStatus
+from docket_celery import START, Graph, NodeContext, Retry, RunStatus
+from docket_celery.program import RuntimeGraph
+from docket_celery.runtime.loop import propose_init
+from docket_celery.storage.contracts.values import TENANTLESS
 from docket_celery.testing import run_inline
 
 
@@ -69,3 +72,35 @@ def test_a_default_is_not_shared_between_runs_of_one_process() -> None:
         rig.start(graph)
         rig.drain()
         assert rig.run(f"run-{number}").fields == {"items": [], "meta": {}, "seen": [0, 0]}
+
+
+def test_what_is_done_to_a_started_run_changes_the_default_of_no_later_one() -> None:
+    graph = Graph("g").field("meta", dict[str, list[int]], default={"seen": []}).field("log", reducer="append")
+    rig = Rig()
+    ref = rig.publish(graph.input("tags", list[str], default=[]).node("a", lambda: None).edge(START, "a"))
+    options = rig.engine.options
+    program = rig.engine.plans.get(TENANTLESS, ref)
+    assert isinstance(program, RuntimeGraph)
+    started = propose_init(program, "run-0", {}, now=rig.clock.now(), options=options).run
+    started.fields["meta"]["seen"].append(1)
+    started.fields["tags"].append("changed")
+    started.fields["log"].append("changed")
+    assert rig.verbs.start_run(ref).fields == {"log": [], "meta": {"seen": []}, "tags": []}
+
+
+def test_what_a_node_does_to_its_configuration_reaches_no_later_call() -> None:
+    def counts(ctx: NodeContext) -> dict[str, int]:
+        ctx.config["seen"].append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise OSError("once more")
+        return {"n": len(ctx.config["seen"])}
+
+    graph = Graph("g").field("n", int).node("counts", counts, config={"seen": []}, retry=Retry(max_attempts=2))
+    graph = graph.edge(START, "counts")
+    rig = Rig()
+    for number in (1, 2):
+        rig.start(graph)
+        rig.drain()
+        rig.advance(10)
+        rig.drain()
+        assert rig.run(f"run-{number}").fields == {"n": 1}
