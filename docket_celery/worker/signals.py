@@ -6,7 +6,8 @@
     def announce(run, tenant, **_):
         ...
 
-A `run` comes with all its values, so for a receiver of one the vehicle has to read those that it could do without.
+A `run` comes with all its values, so for a receiver of one the vehicle has to read those that it could do without. It
+is a copy: what a receiver does to it, only the other receivers see.
 
 Best effort: a process that dies after its commit sends nothing, a receiver that raises is logged and stops nobody, and
 none decides anything. Receivers run in the vehicle's own time: keep them short. What must not be missed belongs in a
@@ -21,7 +22,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery.utils.dispatch import Signal
+from msgspec.structs import replace
 
+from docket_celery.run.copies import copy_events, copy_run
 from docket_celery.run.document import RunStatus
 from docket_celery.run.events import EventType
 from docket_celery.run.moment import Moment
@@ -59,13 +62,20 @@ def send(sender: object, fact: Fact) -> None:
             if moment.run.unread or not any(signal.receivers for signal in _OF_MOMENTS):
                 # Nobody listened before the commit. Whoever has connected since hears of the next moment.
                 return
-            for signal, rest in _outgoing(moment):
-                signal.send(sender=sender, run=moment.run, tenant=tenant, **rest)
+            if are_received(sender, moment):
+                _tell(sender, moment, tenant)
         case RunsPoisoned(run_ids=run_ids):
             for run_id in run_ids:
                 run_poisoned.send(sender=sender, run_id=run_id)
         case LeaseRefused(run_id=run_id, reason=reason):
             lease_refused.send(sender=sender, run_id=run_id, reason=reason)
+
+
+def _tell(sender: object, moment: Moment, tenant: str | None) -> None:
+    """Sends a moment's signals with copies: the vehicle goes on with what it has committed."""
+    told = replace(moment, run=copy_run(moment.run), events=tuple(copy_events(moment.events)))
+    for signal, rest in _outgoing(told):
+        signal.send(sender=sender, run=told.run, tenant=tenant, **rest)
 
 
 def _outgoing(moment: Moment) -> Iterator[tuple[Signal, dict[str, Any]]]:

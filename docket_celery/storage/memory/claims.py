@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from docket_celery.errors import ClaimLost, StaleFence
+from docket_celery.run.copies import copy_run
 from docket_celery.run.document import JsonValue
 from docket_celery.run.values import fresh
 from docket_celery.storage.contracts.claims import (
@@ -23,7 +24,6 @@ from docket_celery.storage.contracts.claims import (
 from docket_celery.storage.contracts.rules import MAX_ABANDONS_REASON, MAX_ATTEMPTS_REASON
 from docket_celery.storage.contracts.taking import Taken, TakeRequest, take_in_two
 from docket_celery.storage.memory.candidates import Candidate, candidates, choose, free_slots, gate_is_shut, next_wake
-from docket_celery.storage.memory.copies import copy_run
 from docket_celery.storage.memory.state import State, StoredRun, later
 from docket_celery.storage.memory.turns import choose_in_turn
 

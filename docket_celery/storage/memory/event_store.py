@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from docket_celery.run.copies import copy_events
 from docket_celery.run.views import EventPage
 from docket_celery.storage.contracts.bounds import check_after, check_limit
 from docket_celery.storage.contracts.values import Scope
-from docket_celery.storage.memory.copies import copy_events
 from docket_celery.storage.memory.state import State
 
 

@@ -18,6 +18,7 @@ from docket_celery.errors import (
     NotFound,
     StaleFence,
 )
+from docket_celery.run.copies import copy_events, copy_run
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import Event
 from docket_celery.run.moment import Change
@@ -53,7 +54,6 @@ from docket_celery.storage.contracts.values import (
     Started,
 )
 from docket_celery.storage.memory.claims import MemoryClaims
-from docket_celery.storage.memory.copies import copy_events, copy_run
 from docket_celery.storage.memory.state import StoredRun
 
 

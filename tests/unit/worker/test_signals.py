@@ -189,6 +189,37 @@ def test_a_receiver_that_raises_stops_neither_the_run_nor_other_receivers(
     assert heard.names == ["run_started", "run_finished"]
 
 
+def test_what_a_receiver_does_to_a_run_reaches_no_node_and_no_commit(rig: Rig, connect: Connect) -> None:
+    def spoils(run: Any, **_sent: Any) -> None:
+        run.fields["meta"]["spoilt"] = True
+        run.fields["log"].append("spoilt")
+        for question in run.interrupts:
+            question.payload["spoilt"] = True
+
+    def begins() -> dict[str, Any]:
+        return {"meta": {"begun": True}, "log": ["begun"]}
+
+    def looks(meta: dict[str, bool], log: list[str], answer: str | None = None) -> Any:
+        if answer is None:
+            return Interrupt("answer", payload={})
+        return {"meta": {"seen": sorted(meta)}, "log": list(log)}
+
+    graph = Graph("g").field("meta", dict[str, Any], reducer="merge").field("log", list[str], reducer="append")
+    graph = graph.field("answer", str).node("begins", begins).node("looks", looks)
+    connect(signals.moment_committed, spoils)
+    rig.start(graph.edge(START, "begins").edge("begins", "looks").edge("looks", FINISH))
+    rig.drain()
+    (question,) = rig.run().interrupts
+    assert question.payload == {}
+    rig.verbs.resolve_interrupt("run-1", question.id, "yes")
+    rig.drain()
+    assert rig.run().fields == {
+        "answer": "yes",
+        "log": ["begun", "begun"],
+        "meta": {"begun": True, "seen": ["begun"]},
+    }
+
+
 def fails_then_asks(ctx: NodeContext, answer: str | None = None) -> Interrupt | None:
     if ctx.attempt == 1:
         raise OSError("not yet")

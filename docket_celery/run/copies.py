@@ -1,4 +1,4 @@
-"""Private copies of runs and events: what is stored shares no container with what a caller holds."""
+"""Private copies of runs and events, for whoever may change them: they share no container with what they are of."""
 
 from __future__ import annotations
 
