@@ -60,6 +60,13 @@ def shown(value: object) -> str:
     return cut(text, LONGEST_SHOWN)
 
 
+def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Whether the class of an error of others is one of these, or derives from one. The error itself, which
+    `isinstance` would ask too, may answer with code of its own.
+    """
+    return issubclass(type(error), kinds)
+
+
 class DocketError(Exception):
     """Root of everything raised on purpose by this package. Its text is bounded, whatever name or key it quotes."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from docket_celery.errors import is_of
 from docket_celery.executors.fenced import FencedExecutor, Offload
 from docket_celery.executors.forks import Passes, call_once
 from docket_celery.executors.interruption import DeadlineReached, Interrupter
@@ -77,4 +78,4 @@ class NodeExecutor:
         return in_time(started, result, self._monotonic)
 
     def _passes(self, error: BaseException) -> bool:
-        return isinstance(error, DeadlineReached) or self._is_farewell(error)
+        return is_of(error, DeadlineReached) or self._is_farewell(error)

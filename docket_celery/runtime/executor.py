@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from docket_celery.errors import is_of
 from docket_celery.program import RuntimeNode
 from docket_celery.runtime.node import NodeContext
 
@@ -117,7 +118,7 @@ class InlineExecutor:
 
 def is_keyboard_interrupt(error: BaseException) -> bool:
     """What passes through a node in a process of the user's own: somebody at the keyboard wants it to end."""
-    return isinstance(error, KeyboardInterrupt)
+    return is_of(error, KeyboardInterrupt)
 
 
 def call(

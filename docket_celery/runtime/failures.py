@@ -6,7 +6,11 @@ cause, that carry megabytes, or whose chain has thousands of links.
 
 from __future__ import annotations
 
-from docket_celery.errors import cut
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from docket_celery.errors import PermanentFailure, cut, is_of
 from docket_celery.run.document import Failure, JsonValue
 
 LONGEST_MESSAGE = 4_000
@@ -25,6 +29,17 @@ def failure_of(error: BaseException, *, code: str, node: str) -> Failure:
         error_type=type_name(error),
         details={"causes": causes} if causes else {},
     )
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether it is a `PermanentFailure`, or a group that has one among its members, as `asyncio.TaskGroup` raises it."""
+    left = [error]
+    while left:
+        following = left.pop()
+        if is_of(following, PermanentFailure):
+            return True
+        left.extend(_members(following))
+    return False
 
 
 def type_name(error: BaseException) -> str:
@@ -47,21 +62,38 @@ def printable(text: str, longest: int = LONGEST_MESSAGE) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The chain of causes and contexts, nearest first, up to the bound and never around a cycle."""
+    """What is behind an error, nearest first, up to the bound and never around a cycle."""
     found: list[BaseException] = []
     seen = {id(error)}
-    following = _behind(error)
-    while following is not None and id(following) not in seen and len(found) < MOST_CAUSES:
-        found.append(following)
-        seen.add(id(following))
-        following = _behind(following)
+    left = deque(_behind(error))
+    while left and len(found) < MOST_CAUSES:
+        following = left.popleft()
+        if id(following) not in seen:
+            found.append(following)
+            seen.add(id(following))
+            left.extend(_behind(following))
     return found
 
 
-def _behind(error: BaseException) -> BaseException | None:
-    """What an exception was raised from or, unless that is suppressed, while handling. Never asks whether one is true:
-    that may raise as well.
-    """
-    if error.__cause__ is not None or error.__suppress_context__:
-        return error.__cause__
-    return error.__context__
+def _behind(error: BaseException) -> list[BaseException]:
+    """The members of a group, and what an exception was raised from or, unless that is suppressed, while handling."""
+    cause, context = _CAUSE(error), _CONTEXT(error)
+    from_before = cause if cause is not None or _SUPPRESSES_CONTEXT(error) else context
+    # Never asked whether it is true: that may raise as well.
+    return [*_members(error)[:MOST_CAUSES], *([] if from_before is None else [from_before])]
+
+
+def _members(error: BaseException) -> Sequence[BaseException]:
+    return _MEMBERS(error) if is_of(error, BaseExceptionGroup) else ()
+
+
+def _part_of(kind: type[BaseException], name: str) -> Callable[[BaseException], Any]:
+    """Reads an attribute where the interpreter keeps it, whatever a derived class has put in its place."""
+    read: Callable[[BaseException], Any] = kind.__dict__[name].__get__
+    return read
+
+
+_CAUSE: Final = _part_of(BaseException, "__cause__")
+_CONTEXT: Final = _part_of(BaseException, "__context__")
+_SUPPRESSES_CONTEXT: Final = _part_of(BaseException, "__suppress_context__")
+_MEMBERS: Final = _part_of(BaseExceptionGroup, "exceptions")

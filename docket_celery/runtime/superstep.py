@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from docket_celery.errors import DocketError, InvalidInput, PermanentFailure, ValueRefused
+from docket_celery.errors import DocketError, InvalidInput, ValueRefused
 from docket_celery.graph.schemas import json_schema_of
 from docket_celery.program import RuntimeGraph, RuntimeNode
 from docket_celery.run.document import Failure, JsonValue, OpenInterrupt, Task
 from docket_celery.run.values import normalise
 from docket_celery.runtime.acceptance import write_problem
 from docket_celery.runtime.executor import Raised, Returned
-from docket_celery.runtime.failures import failure_of, printable
+from docket_celery.runtime.failures import failure_of, is_permanent, printable
 from docket_celery.runtime.interrupts import fitting
 from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
@@ -72,8 +72,7 @@ def judge(
 def _failed(node: RuntimeNode, task: Task, result: Raised, now: datetime, fraction: Callable[[], float]) -> TaskOutcome:
     code = "timeout" if result.timed_out else "node_error"
     failure = failure_of(result.error, code=code, node=node.id)
-    permanent = isinstance(result.error, PermanentFailure)
-    if permanent or task.attempt >= node.retry.max_attempts:
+    if is_permanent(result.error) or task.attempt >= node.retry.max_attempts:
         return TaskOutcome(task=task, failure=failure)
     delay = timedelta(seconds=node.retry.delay(task.attempt, fraction()))
     return TaskOutcome(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
+from docket_celery.errors import is_of
 from docket_celery.executors import NodeExecutor
 from docket_celery.worker.stopping import is_being_terminated
 
@@ -47,10 +48,10 @@ def is_farewell(error: BaseException) -> bool:
     greenlet = sys.modules.get("greenlet")
     return (
         is_being_terminated()
-        or isinstance(error, WorkerShutdown | WorkerTerminate)
+        or is_of(error, WorkerShutdown, WorkerTerminate)
         or _comes_from_a_handler_of_the_worker(error)
-        or (isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-        or (greenlet is not None and isinstance(error, greenlet.GreenletExit))
+        or (is_of(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+        or (greenlet is not None and is_of(error, greenlet.GreenletExit))
     )
 
 

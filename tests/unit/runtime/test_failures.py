@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import UserDict
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from docket_celery import START, Graph, Interrupt, Sleep
+from docket_celery import START, Graph, Interrupt, NodeContext, PermanentFailure, Retry, Sleep
 from docket_celery.run.document import RunStatus
 from docket_celery.runtime.failures import failure_of, printable
 from docket_celery.testing import run_inline
@@ -77,6 +78,24 @@ def caused_by_what_is_neither_true_nor_false() -> Exception:
     return error
 
 
+class HasNoParts(Exception):
+    """As a proxy that has lost what it stands for."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("no cause")
+
+
+class HasNoMembers(ExceptionGroup):
+    @property
+    def exceptions(self) -> Any:
+        raise RuntimeError("no members")
+
+
 HARD = {
     "self": caused_by_itself,
     "circle": caused_in_a_circle,
@@ -86,6 +105,8 @@ HARD = {
     "an interrupt for a message": InterruptsTheProcess,
     "an exit within a group": lambda: ExceptionGroup("many", [EndsTheProcess()]),
     "cause without a truth": caused_by_what_is_neither_true_nor_false,
+    "no parts": HasNoParts,
+    "a group without members": lambda: HasNoMembers("many", [ValueError("one")]),
     "keyword": lambda: NeedsKeyword(code=3),
     "huge": lambda: ValueError("x" * 10_000_000),
     "odd text": lambda: ValueError("a\x00b \ud800"),
@@ -175,6 +196,35 @@ def test_the_nearest_causes_are_kept() -> None:
     except ValueError as error:
         failure = failure_of(error, code="node_error", node="a")
     assert failure.details["causes"] == [{"type": "builtins.OSError", "message": "disk"}]
+
+
+def test_the_members_of_a_group_are_its_nearest_causes() -> None:
+    members = [ValueError("first"), ExceptionGroup("inner", [KeyError("second")])]
+    error = ExceptionGroup("outer", members)
+    error.__cause__ = OSError("disk")
+    causes = failure_of(error, code="node_error", node="a").details["causes"]
+    assert [cause["message"] for cause in causes] == ["first", "inner (1 sub-exception)", "disk", "'second'"]
+
+
+def test_a_permanent_failure_is_one_within_a_group_of_its_siblings_too() -> None:
+    calls: list[int] = []
+
+    async def fails(error: Exception) -> None:
+        raise error
+
+    async def node(ctx: NodeContext) -> None:
+        calls.append(ctx.attempt)
+        async with asyncio.TaskGroup() as outer:
+            outer.create_task(fails(OSError("passing")))
+            if ctx.attempt == 2:
+                inner = ExceptionGroup("inner", [PermanentFailure("the card is stolen")])
+                outer.create_task(fails(inner))
+
+    retry = Retry(max_attempts=5, backoff=0.0)
+    result = run_inline(Graph("g").node("a", node, retry=retry).edge(START, "a"))
+    assert calls == [1, 2]
+    assert result.run.failure is not None
+    assert "the card is stolen" in str(result.run.failure.details["causes"])
 
 
 def test_text_that_cannot_be_stored_is_shown_escaped() -> None:
