@@ -127,17 +127,20 @@ def call(
     """Calls one node in this thread and keeps whatever it raises as a result, but for what `passes` lets through."""
     if not may_begin(attempt.timeout):
         return NotBegun()
-    node = attempt.node
-    assert node.call is not None, f"node {node.id!r} was compiled without its code"
+    assert attempt.node.call is not None, f"node {attempt.node.id!r} was compiled without its code"
     try:
-        value = node.call(**arguments_of(attempt))
-        if node.is_async:
-            value = _completed(value)
+        # In a context of its own: what comes next in this thread may be another tenant's.
+        value = copy_context().run(_called, attempt, attempt.node.call)
     except BaseException as error:
         if passes(error):
             raise
         return Raised(error=error)
     return Returned(value=value)
+
+
+def _called(attempt: Started, function: Callable[..., Any]) -> Any:
+    value = function(**arguments_of(attempt))
+    return _completed(value) if attempt.node.is_async else value
 
 
 def is_loop_running() -> bool:

@@ -32,7 +32,7 @@ def failure_of(error: BaseException, *, code: str, node: str) -> Failure:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether it is a `PermanentFailure`, or a group that has one among its members, as `asyncio.TaskGroup` raises it."""
+    """Whether it is a `PermanentFailure`, or a group that holds one, as `asyncio.TaskGroup` raises it."""
     left = [error]
     while left:
         following = left.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import os
 import signal
@@ -22,7 +23,17 @@ from support.threadless import no_threads
 from docket_celery.executors import NodeExecutor, interruption
 from docket_celery.executors.interruption import LOOK_EVERY, DeadlineReached
 from docket_celery.holds import held
-from docket_celery.runtime.executor import Attempt, AttemptResult, IsVoid, NotBegun, Raised, Returned, is_timeout, never
+from docket_celery.runtime.executor import (
+    Attempt,
+    AttemptResult,
+    InlineExecutor,
+    IsVoid,
+    NotBegun,
+    Raised,
+    Returned,
+    is_timeout,
+    never,
+)
 
 FOREVER = 3_600.0
 
@@ -54,6 +65,25 @@ def wake_watchdog(executor: NodeExecutor) -> None:
     assert interrupter is not None
     with interrupter._changed:
         interrupter._changed.notify()
+
+
+def test_what_a_node_sets_in_its_context_reaches_no_later_one_and_not_the_caller(executor: NodeExecutor) -> None:
+    name = contextvars.ContextVar("name", default="none")
+    name.set("caller")
+
+    def renames() -> str:
+        before = name.get()
+        name.set("node")
+        return before
+
+    async def renames_too() -> str:
+        return renames()
+
+    for node in (renames, renames, renames_too, renames_too):
+        assert run(executor, attempt(node)) == Returned(value="caller")
+        assert InlineExecutor(time.monotonic).execute([attempt(node)]) == [Returned(value="caller")]
+    assert run(executor, attempt(renames, timeout=None)) == Returned(value="caller")
+    assert name.get() == "caller"
 
 
 def sleeps() -> None:
