@@ -5,7 +5,9 @@ Exit status 0 on success, 1 for an error that the message explains, 2 for wrong 
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -59,6 +61,9 @@ for_tenant = click.option("--tenant", default=None, help="Act under this tenant'
 @click.group()
 def docket() -> None:
     """Durable workflows: migrate the database, look at runs, and get out of trouble."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name may have characters that the terminal lacks; whoever looks for trouble wants the rest all the same.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @docket.command()
@@ -92,17 +97,28 @@ def status(docket: Docket, as_json: bool) -> None:
     _show(as_json, tables.backlog_record(backlog), lambda: tables.backlog_table(backlog))
 
 
+def seconds(context: click.Context, parameter: click.Parameter, value: float) -> timedelta:
+    """An option's value as a time; wrong usage where it is none, such as `nan`."""
+    from docket_celery.graph.elements import LONGEST_DELAY
+
+    if not 0 <= value <= LONGEST_DELAY:
+        raise click.BadParameter(f"must be seconds from 0 to {LONGEST_DELAY:g}, got {value:g}")
+    return timedelta(seconds=value)
+
+
 @docket.command()
-@click.option("--due-limit", default=30.0, show_default=True, help="Seconds that a run may be due.")
-@click.option("--scan-limit", default=30.0, show_default=True, help="Seconds since the last scan, if one is.")
+@click.option("--due-limit", default=30.0, callback=seconds, show_default=True, help="Seconds that a run may be due.")
+@click.option(
+    "--scan-limit", default=30.0, callback=seconds, show_default=True, help="Seconds since the last scan, if one is."
+)
 @as_json
 @verb
-def health(docket: Docket, due_limit: float, scan_limit: float, as_json: bool) -> None:
+def health(docket: Docket, due_limit: timedelta, scan_limit: timedelta, as_json: bool) -> None:
     """Say whether work goes on: exit status 0, or 1 when runs are due and nobody looks. Needs no broker."""
     from docket_celery.worker.health import judge
 
     backlog = docket.storage.fleet.backlog(orphan_ttl=docket.engine.orphan_ttl)
-    verdict = judge(backlog, due_limit=timedelta(seconds=due_limit), scan_limit=timedelta(seconds=scan_limit))
+    verdict = judge(backlog, due_limit=due_limit, scan_limit=scan_limit)
     text = f"{'healthy' if verdict.healthy else 'unhealthy'}: {verdict.reason}"
     click.echo(json.dumps({"healthy": verdict.healthy, "reason": verdict.reason}) if as_json else text)
     raise SystemExit(0 if verdict.healthy else 1)
@@ -262,10 +278,12 @@ def events(docket: Docket, run_id: str, after_seq: int, limit: int, tenant: str 
 @verb
 def resolve(docket: Docket, run_id: str, interrupt_id: str, answer: str, tenant: str | None) -> None:
     """Answer an open interrupt. ANSWER is JSON: true, 12, '"text"', '{"accept": true}'."""
+    from docket_celery.errors import shown
+
     try:
         value = json.loads(answer)
-    except ValueError as error:
-        raise click.BadParameter(f"ANSWER must be JSON, got {answer!r}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"ANSWER must be JSON, got {shown(answer)}: {error}") from error
     run = _client(docket, tenant).resolve_interrupt(run_id, interrupt_id, value)
     click.echo(f"run {run.id} is {run.status.value}")
 

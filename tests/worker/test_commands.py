@@ -236,6 +236,18 @@ def test_a_value_is_shown_as_it_is_whatever_a_terminal_would_make_of_it(docket: 
     assert _json(docket, "show", run.id)["fields"] == {"name": name}
 
 
+@pytest.mark.parametrize(
+    "command", ["runs", "show {run}", "graphs", "graphs show {graph}", "graphs show {graph} --dot"]
+)
+def test_a_terminal_that_lacks_a_character_is_given_its_escape(docket: Docket, command: str) -> None:
+    ref = docket.save_graph(a_graph(id="bestell\u2192"))
+    run = docket.start_run(ref, {"name": "Ada"})
+    arguments = command.format(run=run.id, graph=ref.graph_id).split()
+    ended = CliRunner(charset="latin-1").invoke(group, arguments, obj=SimpleNamespace(app=docket.app))
+    assert ended.exit_code == 0, ended.exception
+    assert "bestell\\u2192" in "".join(ended.output.split())
+
+
 def test_an_id_is_never_cut_however_narrow_the_terminal(docket: Docket, asking: Run) -> None:
     assert asking.id in _done(docket, "runs", "--limit", "1000")
     assert asking.interrupts[0].id in _done(docket, "show", asking.id)
@@ -247,6 +259,19 @@ def test_a_list_of_runs_fits_a_narrow_terminal(docket: Docket, asking: Run) -> N
     (row,) = [line for line in table if asking.id in line]
     assert asking.status.value in row
     assert f"{asking.started_at:%Y-%m-%d}" in row
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "1e300"])
+def test_a_limit_that_is_no_time_is_wrong_usage(docket: Docket, limit: str) -> None:
+    for option in ("--due-limit", "--scan-limit"):
+        assert "seconds" in _refused(docket, "health", option, limit, code=2)
+
+
+@pytest.mark.parametrize("answer", ["[" * 100_000, "1" * 100_000, "{"], ids=["deep", "long", "cut off"])
+def test_an_answer_that_is_no_json_is_wrong_usage_and_not_quoted_at_length(docket: Docket, answer: str) -> None:
+    refused = _refused(docket, "resolve", "run", "question", answer, code=2)
+    assert "ANSWER must be JSON" in refused
+    assert len(refused) < 1_000
 
 
 def test_usage_errors_are_told_apart(docket: Docket) -> None:
