@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, Mock, call, create_autospec
 
 import pytest
 
@@ -65,6 +67,47 @@ def test_a_stub_that_is_an_error_is_raised_and_retried_by_the_nodes_own_policy()
     assert result.run.failure is not None
     assert (result.run.failure.node, result.run.failure.message) == ("price", "down")
     assert [event.data["attempt"] for event in result.events if event.type.value == "node_failed"] == [1, 2]
+
+
+class Prices:
+    def lookup(self, order_id: str) -> dict[str, Any]:
+        return {"total": float(len(order_id))}
+
+    async def __call__(self, order_id: str) -> dict[str, Any]:
+        return self.lookup(order_id)
+
+
+def cheapest(order_id: str, total: float) -> dict[str, Any]:
+    return {"total": total + len(order_id)}
+
+
+CALLABLE = {
+    "a mock": lambda: Mock(return_value={"total": 3.0}),
+    "a mock that waits": lambda: AsyncMock(return_value={"total": 3.0}),
+    "a mock of a function": lambda: create_autospec(lambda order_id: None, return_value={"total": 3.0}),
+    "a partial": lambda: partial(cheapest, total=0.0),
+    "a method": lambda: Prices().lookup,
+    "an object": Prices,
+}
+
+
+@pytest.mark.parametrize("make", CALLABLE.values(), ids=CALLABLE.keys())
+def test_whatever_can_be_called_is_a_stub(make: Any) -> None:
+    result = run_inline(order, {"order_id": "o-1"}, stubs={**STUBS, "price": make()})
+    assert result.history[1].fields["total"] == 3.0
+
+
+def test_a_mock_is_given_the_nodes_parameters_and_raises_what_it_is_told_to() -> None:
+    price = Mock(side_effect=[OSError("down"), {"total": 3.0}])
+    result = run_inline(order, {"order_id": "o-1"}, stubs={**STUBS, "price": price})
+    assert price.call_args_list == [call(order_id="o-1")] * 2
+    assert result.fields["total"] == 3.0
+
+
+def test_a_stub_that_is_a_class_of_errors_is_raised() -> None:
+    result = run_inline(order, {"order_id": "o-1"}, stubs={**STUBS, "price": ConnectionError})
+    assert result.run.failure is not None
+    assert result.run.failure.error_type == "builtins.ConnectionError"
 
 
 def test_a_stub_for_no_node_is_refused_and_the_nodes_are_named() -> None:
