@@ -21,7 +21,9 @@ from docket_celery.runtime.acceptance import accept
 from docket_celery.runtime.options import RuntimeOptions
 
 MOST_ANSWERED: Final = 100
-"""How many answered interrupts a run remembers, so that a repeated answer is recognised."""
+"""How many answered interrupts a run remembers, so that a repeated answer is recognised. Those of the open superstep
+are known from its tasks.
+"""
 
 
 def fitting(program: RuntimeGraph, interrupt: OpenInterrupt, answer: Any, options: RuntimeOptions) -> JsonValue:
@@ -53,6 +55,18 @@ def answered(run: Run, answers: Iterable[tuple[OpenInterrupt, JsonValue]]) -> Ru
         interrupts=tuple(open_ for open_ in run.interrupts if open_.id not in closed),
         answered=(*run.answered, *sorted(closed))[-MOST_ANSWERED:],
     )
+
+
+def was_answered(run: Run, interrupt_id: str) -> bool:
+    """Whether a question that is not open was asked: in the open superstep, or as one of the last `MOST_ANSWERED`."""
+    return interrupt_id in run.answered or any(
+        interrupt_id == question_id(task, number) for task in run.tasks for number in range(1, task.asked + 1)
+    )
+
+
+def question_id(task: Task, number: int) -> str:
+    """The id of the `number`-th question, from 1, of an activation."""
+    return f"{task.task_id}.{number}"
 
 
 def overdue(run: Run, now: datetime) -> tuple[OpenInterrupt, ...]:

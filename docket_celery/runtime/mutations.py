@@ -12,7 +12,7 @@ from docket_celery.run.events import Event, EventType
 from docket_celery.run.moment import CheckpointType, Moment, Park
 from docket_celery.runtime.draft import TERMINAL, Draft
 from docket_celery.runtime.failures import LONGEST_MESSAGE, printable
-from docket_celery.runtime.interrupts import answered, fitting
+from docket_celery.runtime.interrupts import answered, fitting, was_answered
 from docket_celery.runtime.options import RuntimeOptions
 
 
@@ -25,11 +25,11 @@ def resolve_interrupt(
     `InactiveRun` for an ended run, `NotFound` for an id that is not open, `InvalidInput` for an answer that does not
     fit the interrupt's or the field's schema.
     """
-    if interrupt_id in run.answered:
+    interrupt = next((open_ for open_ in run.interrupts if open_.id == interrupt_id), None)
+    if interrupt is None and was_answered(run, interrupt_id):
         return None
     if run.status.is_terminal:
         raise InactiveRun(f"run {run.id!r} is {run.status.value}; interrupt {shown(interrupt_id)} cannot be answered")
-    interrupt = next((open_ for open_ in run.interrupts if open_.id == interrupt_id), None)
     if interrupt is None:
         open_ids = [open_.id for open_ in run.interrupts]
         raise NotFound(f"run {run.id!r} has no open interrupt {shown(interrupt_id)}; open are {open_ids}")

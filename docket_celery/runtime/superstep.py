@@ -20,7 +20,7 @@ from docket_celery.run.values import normalise
 from docket_celery.runtime.acceptance import write_problem
 from docket_celery.runtime.executor import Raised, Returned
 from docket_celery.runtime.failures import failure_of, is_permanent, printable
-from docket_celery.runtime.interrupts import fitting
+from docket_celery.runtime.interrupts import fitting, question_id
 from docket_celery.runtime.node import Interrupt, Sleep
 from docket_celery.runtime.options import RuntimeOptions
 
@@ -108,7 +108,7 @@ def _asked(
     schema = _keep(schema, f"interrupt {asked.field!r} schema", options)
     payload = _keep(asked.payload, f"interrupt {asked.field!r} payload", options)
     interrupt = OpenInterrupt(
-        id=f"{task.task_id}.{task.asked + 1}",
+        id=question_id(task, task.asked + 1),
         node=node.id,
         step=task.step,
         field=asked.field,

@@ -13,9 +13,10 @@ from docket_celery.compiler import compile
 from docket_celery.errors import InactiveRun, InvalidInput, NotFound
 from docket_celery.run.document import Run, RunStatus
 from docket_celery.run.events import EventType
+from docket_celery.runtime.interrupts import MOST_ANSWERED
 from docket_celery.runtime.mutations import cancel, resolve_interrupt
 from docket_celery.runtime.options import RuntimeOptions
-from docket_celery.testing import run_inline
+from docket_celery.testing import InlineRun, run_inline
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -99,6 +100,24 @@ def test_answering_twice_keeps_the_first_answer() -> None:
     moment = resolve(waiting(), "approve@1.1", True)
     assert moment.run.status is RunStatus.RUNNING
     assert resolve(moment.run, "approve@1.1", False) is None
+
+
+def test_an_answer_among_hundreds_stands_while_any_of_its_siblings_is_open() -> None:
+    crowd = Graph("crowd").field("approved", bool)
+    for number in range(MOST_ANSWERED + 2):
+        crowd = crowd.node(f"n{number:03}", lambda approved=None: Interrupt("approved") if approved is None else None)
+        crowd = crowd.edge(START, f"n{number:03}")
+    inline = InlineRun(crowd)
+    inline.finish()
+    *asked, last = [open_.id for open_ in inline.run.interrupts]
+    for interrupt_id in asked:
+        assert inline.resolve(interrupt_id, True) is not None
+    assert inline.resolve(asked[0], False) is None
+    for unknown in ("n000@1.2", "n000@1.01", "n000@1.0", "n000@1.x", "n000@2.1", last.removesuffix("1") + "2", None):
+        with pytest.raises(NotFound):
+            inline.resolve(unknown, True)
+    inline.finish()
+    assert inline.resolve(asked[0], False) is None
 
 
 def test_an_unknown_interrupt_is_not_found_and_the_open_ones_are_named() -> None:
