@@ -9,7 +9,7 @@ form is built afresh, so that nobody can change a committed value through an obj
     datetime                      ISO 8601 with its offset; must be aware
     date, time, UUID, Decimal     their text: `2024-02-29`, `12:30:00`, `1.10`
     Enum                          its value
-    dataclass, pydantic model     an object of its fields
+    dataclass, pydantic model     an object of its fields, under the names that it reads
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -183,7 +184,8 @@ class _Walk:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._object(_attributes(value), depth + 1)
         if isinstance(value, BaseModel):
-            return self.convert(value.model_dump(by_alias=True, round_trip=True, warnings=False), depth)
+            by_alias = _reads_its_aliases(type(value))
+            return self.convert(value.model_dump(by_alias=by_alias, round_trip=True, warnings=False), depth)
         if isinstance(value, Mapping):
             return self._object(dict(value), depth + 1)
         raise _Refused(f"{type(value).__name__} has no JSON form here")
@@ -234,6 +236,25 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
     (UUID, str),
     (Decimal, _decimal),
 )
+
+
+@lru_cache(maxsize=1_024)
+def _reads_its_aliases(model: type[BaseModel]) -> bool:
+    """Whether a model is kept under its aliases: not where these are only for writing and it reads the names of its
+    fields, as with `serialization_alias`. It would come back with its defaults.
+    """
+    try:
+        read = _names(model.model_json_schema(mode="validation"))
+        written = _names(model.model_json_schema(mode="serialization"))
+        return read <= written or not read <= _names(model.model_json_schema(mode="serialization", by_alias=False))
+    except Exception:  # Types may have schemas of their own making, or none.
+        return True
+
+
+def _names(schema: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """What the types of a JSON Schema call their fields, each with the name of its type."""
+    types = {"": schema, **schema.get("$defs", {})}
+    return {(name, field) for name, type_ in types.items() for field in type_.get("properties", ())}
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 from support.graphs import json_values, unhurried
 
 from docket_celery.errors import ValueRefused
@@ -58,7 +59,39 @@ class Order(BaseModel):
     total: Decimal = Field(alias="amount")
 
 
+class Item(BaseModel):
+    model_config = ConfigDict(alias_generator=AliasGenerator(serialization_alias=to_camel))
+    unit_price: int = 0
+    next_item: Item | None = None
+
+
+class Basket(BaseModel):
+    """Its aliases are for what it sends elsewhere: it reads the names of its fields."""
+
+    all_items: list[Item] = []
+    order_total: int = Field(0, serialization_alias="total")
+
+
+class Inbound(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    unit_price: int = 0
+    hidden: int = Field(0, exclude=True)
+
+
 Pair = namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Basket(all_items=[Item(unit_price=3, next_item=Item(unit_price=4))], order_total=7),
+        Item(unit_price=3),
+        Inbound(unit_price=3),
+    ],
+    ids=repr,
+)
+def test_a_model_is_kept_under_the_names_that_it_reads(value: BaseModel) -> None:
+    assert type(value).model_validate(kept(value)) == value
 
 
 def kept(value: Any, max_bytes: int | None = None) -> Any:
