@@ -19,7 +19,7 @@ from docket_celery.lifecycle import wake_when_due
 from docket_celery.program import RuntimeGraph
 from docket_celery.run.document import Run
 from docket_celery.run.moment import Moment
-from docket_celery.run.values import encode
+from docket_celery.run.values import encode_sorted
 from docket_celery.runtime.loop import propose_init
 from docket_celery.storage.contracts.values import InitialRun, Release, Scope, Started, check_name
 from docket_celery.telemetry.hook import MomentCommitted
@@ -150,5 +150,7 @@ def _first_wake(moment: Moment, start_at: datetime | None) -> Release:
 
 
 def _digest(run: Run) -> str:
-    """Tells apart the inputs of two starts of one graph version."""
-    return hashlib.sha256(encode(dict(sorted(run.fields.items()))).encode("ascii")).hexdigest()
+    """Tells apart the inputs of two starts of one graph version. The order of an object's keys is none of it: whoever
+    starts again may have the input from where that is lost.
+    """
+    return hashlib.sha256(encode_sorted(dict(run.fields)).encode("ascii")).hexdigest()

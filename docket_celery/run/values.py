@@ -42,6 +42,9 @@ _SPLIT_CHARACTER: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 """Two halves of one character: JSON could not tell them from the character."""
 
 _encoder: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"))
+_sorting_encoder: Final = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True
+)
 
 
 def normalise(value: Any, path: str, *, max_bytes: int | None) -> JsonValue:
@@ -63,6 +66,11 @@ def normalise(value: Any, path: str, *, max_bytes: int | None) -> JsonValue:
 def encode(value: JsonValue) -> str:
     """Compact ASCII JSON of a normalised value, keys in their order."""
     return _encoder.encode(value)
+
+
+def encode_sorted(value: JsonValue) -> str:
+    """As `encode`, keys in alphabetical order: equal text for what differs in the order of keys alone."""
+    return _sorting_encoder.encode(value)
 
 
 def decode(text: str) -> JsonValue:

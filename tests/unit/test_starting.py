@@ -79,6 +79,19 @@ def test_starting_the_same_keys_again_returns_the_same_runs_and_reports_only_the
     assert rig.nudges.after == [0.0, 0.0]
 
 
+def test_the_order_of_an_objects_keys_makes_no_other_input() -> None:
+    graph = Graph("nested").input("order", dict[str, Any]).node("a", lambda: None).edge(START, "a")
+    rig = Rig()
+    ref = rig.publish(graph)
+    first = rig.verbs.start_run(ref, {"order": {"id": 1, "lines": [{"a": 1, "b": 2}]}}, key="k")
+    again = rig.verbs.start_run(ref, {"order": {"lines": [{"b": 2, "a": 1}], "id": 1}}, key="k")
+    assert again == first
+    assert list(again.fields["order"]) == ["id", "lines"]
+    for other in ({"id": 1, "lines": [{"a": 1, "b": 2.0}]}, {"id": 1, "lines": [{"a": 1}, {"b": 2}]}):
+        with pytest.raises(KeyConflict):
+            rig.verbs.start_run(ref, {"order": other}, key="k")
+
+
 def test_another_input_under_a_held_key_keeps_all_of_them_out() -> None:
     rig = Rig()
     ref = rig.publish(QUICK)
