@@ -266,7 +266,13 @@ def _names(schema: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    """A dataclass's fields, under the names that it reads: pydantic's may have aliases."""
+    aliases = {
+        name: field.validation_alias
+        for name, field in getattr(value, "__pydantic_fields__", {}).items()
+        if isinstance(field.validation_alias, str)
+    }
+    return {aliases.get(field.name, field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _segment(key: str | int) -> str:
