@@ -20,7 +20,7 @@ def graph_tables(graph: Graph, version: str) -> Group:
     """Edges from the start on, with guards and barriers; then nodes and fields."""
     bound = "" if graph.max_supersteps is None else f", at most {graph.max_supersteps} supersteps"
     parts: list[Any] = [
-        Text(f"graph {graph.id}\n{version}{bound}"),
+        Text("graph ").append_text(cell(graph.id, whole=True)).append(f"\n{version}{bound}"),
         table("edges", ("from", "to", "when"), map(_edge_record, _from_the_start(graph))),
         table("nodes", ("id", "call", "inputs", "writes", "policy"), map(_node_record, graph.nodes.values())),
     ]

@@ -121,6 +121,14 @@ def test_graphs_alone_still_lists(docket: Docket, published: Graph) -> None:
     assert [graph["graph_id"] for graph in listed] == [published.id]
 
 
+def test_a_name_with_control_characters_is_shown_quoted(docket: Docket) -> None:
+    docket.save_graph(a_graph(id="\x1b[2J\norder"))
+    shown = _call(docket, "graphs", "show", "\x1b[2J\norder")
+    assert shown.exit_code == 0, shown.output
+    assert "\x1b" not in shown.output
+    assert json.dumps("\x1b[2J\norder") in shown.output
+
+
 def test_verify_tells_a_script_too_that_a_document_cannot_be_read() -> None:
     checked = _call(a_docket(NOWHERE), "graphs", "verify", "-", "--json", input='{"version": 9, "id": "g"}')
     assert checked.exit_code == 1
