@@ -12,8 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.builders import ORDER, a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.clock import eventually
+from support.relay import relay_to
 from support.scene import QUIETLY, RETAIN, Scene
 
 from docket_celery.errors import ConfigError, InvalidCommit, NotFound, StoreUnavailable
@@ -375,6 +377,36 @@ def test_a_server_that_no_packet_reaches_is_given_up_soon_unless_the_url_says_ot
     by_default, chosen = _parameters(postgres_url), _parameters(f"{postgres_url}?tcp_user_timeout=77000")
     assert (by_default["tcp_user_timeout"], by_default["keepalives_idle"]) == ("10000", "10")
     assert (chosen["tcp_user_timeout"], chosen["keepalives_idle"]) == ("77000", "10")
+
+
+def test_a_statement_on_a_link_that_only_looks_open_is_made_on_another(
+    place: Scene, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    monkeypatch.setattr(sessions, "SILENCE_LIMIT", 0.3)
+    port = int(conninfo_to_dict(postgres_url)["port"] or 0)
+    with relay_to(port) as relay, ThreadPoolExecutor(1) as thread:
+        far = Scene(open_storage(make_conninfo(postgres_url, port=relay.port)), place.clock)
+        assert far.run().id == "run-1"
+        relay.fall_silent()
+        asked = thread.submit(far.run)
+        assert relay.has_dropped.wait(10)
+        relay.speak_again()
+        assert asked.result(30).id == "run-1"
+
+
+def test_a_statement_that_waits_for_too_long_leaves_nothing_at_the_server(
+    place: Scene, beside: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    monkeypatch.setattr(sessions, "SILENCE_LIMIT", 0.3)
+    with beside.transaction():
+        beside.execute("LOCK TABLE docket.runs")
+        with pytest.raises(StoreUnavailable, match=r"the server has not answered for 0\.3 s"):
+            place.run()
+        waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        eventually(lambda: not beside.execute(waiting).fetchall())
+    assert place.run().id == "run-1"
 
 
 def test_a_failure_to_connect_is_told_once(caplog: pytest.LogCaptureFixture, closed_port: int) -> None:

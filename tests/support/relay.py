@@ -17,10 +17,15 @@ class Relay:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = [self._listening]
         self._silent = threading.Event()
+        self.has_dropped = threading.Event()
         self.port: int = self._listening.getsockname()[1]
 
     def fall_silent(self) -> None:
         self._silent.set()
+
+    def speak_again(self) -> None:
+        """What was dropped stays lost."""
+        self._silent.clear()
 
     def accept(self) -> None:
         """Serves until it is closed."""
@@ -41,7 +46,9 @@ class Relay:
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                if not self._silent.is_set():
+                if self._silent.is_set():
+                    self.has_dropped.set()
+                else:
                     target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 

@@ -6,6 +6,7 @@ A pool is opened at first use, so also anew after a fork; a child neither uses n
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import time
@@ -14,6 +15,8 @@ from functools import cached_property
 from typing import Any, Final, Self, TypeVar
 
 import psycopg
+from psycopg import capabilities
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -23,6 +26,7 @@ from docket_celery.storage.postgres.parameters import SpanDumper
 from docket_celery.storage.postgres.rows import InstantLoader
 
 Context = TypeVar("Context", bound=psycopg.Connection[Any] | psycopg.Cursor[Any])
+T = TypeVar("T")
 
 CONNECT_TIMEOUT: Final = 5
 """Seconds that opening a connection may take."""
@@ -42,6 +46,11 @@ _OPTIONS: Final[dict[str, Any]] = {
 _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
+"""
+SILENCE_LIMIT: Final = 120.0
+"""Seconds for which a statement is waited for while nothing at all arrives. What stands between may keep up a link to a
+server that it has lost, and then the network never gives it up. Nothing of this store takes nearly as long, unless a
+table is locked; it is then asked for anew.
 """
 _NEEDED: Final = b"""
     SELECT set_config(name, needed, false)
@@ -68,9 +77,13 @@ class _SaidAnyway(logging.Filter):
 logging.getLogger("psycopg.pool").addFilter(_SaidAnyway())
 
 
+class _Silent(psycopg.OperationalError):
+    """Nothing has come from the server for longer than `SILENCE_LIMIT`."""
+
+
 class Session(psycopg.Connection[DictRow]):
     """A connection that says why it could not be opened: a pool connects elsewhere and tells only that it waited. It is
-    open once it is ours: a pooler accepts us while its server is down.
+    open once it is ours: a pooler accepts us while its server is down. It breaks when a statement is met with silence.
     """
 
     last_failure: tuple[float, str] | None = None
@@ -94,6 +107,22 @@ class Session(psycopg.Connection[DictRow]):
                 session.close()
             raise
         return session
+
+    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+        try:
+            return super().wait(_unless_silent(gen), *args, **kwargs)
+        except _Silent:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Breaks the connection. The statement is cancelled if the server can still be told: where it waits for a lock,
+        each repetition would else keep one more server process.
+        """
+        if capabilities.has_cancel_safe():
+            with contextlib.suppress(psycopg.Error):
+                self.cancel_safe(timeout=CONNECT_TIMEOUT)
+        self.pgconn.finish()
 
 
 class Sessions:
@@ -205,6 +234,25 @@ def describe(url: str) -> str:
         raise ConfigError("docket_database_url is not a PostgreSQL URL or connection string") from None
     host = parts.get("host") or parts.get("hostaddr") or "the local socket"
     return f"{host}:{parts.get('port') or 5432}, database {parts.get('dbname') or parts.get('user') or 'by default'}"
+
+
+def _unless_silent(waiting: PQGen[T]) -> PQGen[T]:
+    """The same exchange with the server; `_Silent` once nothing has moved for too long."""
+    silent_since: float | None = None
+    try:
+        wanted = next(waiting)
+        while True:
+            came = yield wanted
+            if came:
+                silent_since = None
+            elif silent_since is None:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > SILENCE_LIMIT:
+                raise _Silent(f"the server has not answered for {SILENCE_LIMIT:g} s")
+            wanted = waiting.send(came)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
 
 
 def adapt(context: Context) -> Context:
