@@ -12,7 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import DiagnosticField
 from support.builders import ORDER, a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.clock import eventually
 from support.relay import relay_to
@@ -407,6 +409,21 @@ def test_a_statement_that_waits_for_too_long_leaves_nothing_at_the_server(
         waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         eventually(lambda: not beside.execute(waiting).fetchall())
     assert place.run().id == "run-1"
+
+
+def test_a_server_that_is_out_of_transaction_ids_refuses_no_value(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words and by the code of PostgreSQL 18. That of a value beyond a limit would fail its run for good."""
+    said = "database is not accepting commands that assign new transaction IDs to avoid wraparound data loss"
+    where = {DiagnosticField.SOURCE_FUNCTION: b"GetNewTransactionId"}
+
+    def execute(*_: Any, **__: Any) -> psycopg.Cursor:
+        raise errors.ProgramLimitExceeded(said, info=where)
+
+    monkeypatch.setattr(place.runs._database, "execute", execute)
+    with pytest.raises(StoreUnavailable, match=f"54000: {said}"):
+        place.start()
 
 
 def test_a_failure_to_connect_is_told_once(caplog: pytest.LogCaptureFixture, closed_port: int) -> None:

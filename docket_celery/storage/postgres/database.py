@@ -43,6 +43,12 @@ found as the cause of `StoreUnavailable`.
 """
 
 
+_OUT_OF_NUMBERS: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId"})
+"""Where a server gives out the numbers of its transactions. When it runs short of them, until it has been vacuumed, it
+refuses every write by the code that stands for a value beyond a limit.
+"""
+
+
 Work: TypeAlias = Callable[[Session, bool], T]
 """An operation. Its second argument says that it is repeated after an attempt whose outcome is unknown."""
 
@@ -157,11 +163,15 @@ class Database:
             return SchemaMismatch(
                 f"schema {self.schema!r} of {place} is missing or too old ({said}); run `celery -A proj docket migrate`"
             )
-        if isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded):
+        if isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded) and not _is_out_of_numbers(error):
             return RowRefused(f"PostgreSQL at {place} cannot hold a value ({error.sqlstate}): {said}")
         if isinstance(error, psycopg.IntegrityError):
             return StoreError(f"PostgreSQL at {place} refuses a row ({error.sqlstate}): {said}")
         return self.sessions.unavailable(f"{error.sqlstate or 'connection lost'}: {error}")
+
+
+def _is_out_of_numbers(error: psycopg.Error) -> bool:
+    return error.diag.source_function in _OUT_OF_NUMBERS
 
 
 def _first_line(error: Exception) -> str:
