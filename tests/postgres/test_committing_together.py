@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from support.builders import TTL, a_commit, a_scan
 from support.clock import eventually
-from support.meeting import LONG, Meetings, end_statements_of_many
+from support.meeting import LONG, TIME_LIMITS, Meetings, end_statements_of_many
 from support.scene import RETAIN, Scene
 
 from docket_celery.errors import EventConflict, StaleFence, StoreUnavailable
@@ -199,14 +199,16 @@ def test_large_values_go_alone_and_the_others_together(
     assert written["a"] == written["b"] != written["large"]
 
 
+@pytest.mark.parametrize(("code", "tries"), TIME_LIMITS)
 def test_what_the_server_ends_because_there_are_so_many_is_done_one_by_one(
-    place: Scene, meet: Meetings, beside: psycopg.Connection
+    place: Scene, meet: Meetings, beside: psycopg.Connection, code: str, tries: int
 ) -> None:
     tokens = held(place, "a", "b", "c")
-    end_statements_of_many(beside)
+    end_statements_of_many(beside, code)
     done = meet(*(commit(place, ending(place, name, token)) for name, token in tokens.items()))
     assert [type(one) for one in done] == [Committed] * 3
-    assert [name for name in meet.statements if name.startswith("commit_")] == ["commit_all", *["commit_release"] * 3]
+    commits = [name for name in meet.statements if name.startswith("commit_")]
+    assert commits == [*["commit_all"] * tries, *["commit_release"] * 3]
 
 
 # -- locked rows ------------------------------------------------------------------------------------------------------

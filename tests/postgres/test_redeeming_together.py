@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.builders import TTL, a_scan
 from support.clock import eventually
-from support.meeting import LONG, Meetings, end_statements_of_many
+from support.meeting import LONG, TIME_LIMITS, Meetings, end_statements_of_many
 from support.scene import Scene
 
 from docket_celery.errors import CorruptRecord, StaleFence
@@ -141,10 +141,11 @@ def test_after_a_lost_reply_all_are_redeemed_and_counted_once(
     assert [(one.run.id, one.claim_attempt) for one in done] == [("a", 1), ("b", 1), ("c", 1)]
 
 
+@pytest.mark.parametrize(("code", "tries"), TIME_LIMITS)
 def test_what_the_server_ends_because_there_are_so_many_is_done_one_by_one(
-    place: Scene, meet: Meetings, beside: psycopg.Connection
+    place: Scene, meet: Meetings, beside: psycopg.Connection, code: str, tries: int
 ) -> None:
     leases = leased(place, "a", "b")
-    end_statements_of_many(beside)
+    end_statements_of_many(beside, code)
     assert kinds(meet(*(redeem(place, lease, name) for name, lease in leases.items()))) == [Redeemed] * 2
-    assert of_redeeming(meet) == ["redeem_claims", "redeem_claim", "redeem_claim"]
+    assert of_redeeming(meet) == [*["redeem_claims"] * tries, *["redeem_claim"] * 2]

@@ -47,11 +47,15 @@ def noted(runs: Any) -> list[str]:
     return statements
 
 
-def end_statements_of_many(connection: psycopg.Connection) -> None:
+TIME_LIMITS = [pytest.param("57014", 1, id="statement_timeout"), pytest.param("25P04", 2, id="transaction_timeout")]
+"""The codes of the server's time limits, and how often a statement is tried: the second ends the session as well."""
+
+
+def end_statements_of_many(connection: psycopg.Connection, code: str) -> None:
     """From now on the server ends a statement that changes several runs, as a time limit of the user's own may do."""
     connection.execute(
         "CREATE FUNCTION only_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '57014'; END IF; RETURN NULL; END $$"
+        f"IF (SELECT count(*) FROM changed) > 1 THEN RAISE SQLSTATE '{code}'; END IF; RETURN NULL; END $$"
     )
     connection.execute(
         "CREATE TRIGGER only_one AFTER UPDATE ON runs REFERENCING NEW TABLE AS changed "

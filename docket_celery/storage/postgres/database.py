@@ -26,18 +26,23 @@ _REPEATS: Final = 3
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 _LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
+_TRANSACTION_TIMEOUT: Final[type[psycopg.Error]] = getattr(
+    errors, "TransactionTimeout", errors.IdleInTransactionSessionTimeout
+)
+"""It came with PostgreSQL 17, and the oldest psycopg does not know it."""
 _OF_NO_USE = (
     errors.AdminShutdown,
     errors.CrashShutdown,
     errors.IdleSessionTimeout,
     errors.IdleInTransactionSessionTimeout,
+    _TRANSACTION_TIMEOUT,
     errors.ReadOnlySqlTransaction,
 )
 """The server says so before it closes the connection, which may not look broken yet; or it is the primary no more, and
 keeps the connection open. A new session may lead to the one that is.
 """
 _LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
-_SOONER_IN_COMPANY = (errors.QueryCanceled, *_LOST_RACE)
+_SOONER_IN_COMPANY = (errors.QueryCanceled, _TRANSACTION_TIMEOUT, *_LOST_RACE)
 """What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own. It is
 found as the cause of `StoreUnavailable`.
 """
