@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.builders import a_run, an_initial
 from support.clock import NOON, eventually, within
 from support.relay import relay_to
 from support.scene import Scene
 
+from docket_celery.embedded.postgres import EmbeddedPostgres
 from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, Release
 from docket_celery.storage.postgres import listener as listening
-from docket_celery.storage.postgres import open_storage
+from docket_celery.storage.postgres import migrate, open_storage
 from docket_celery.storage.postgres.listener import Listener, listening_state
 from docket_celery.storage.postgres.queries import Queries, channel_of
 from docket_celery.testing import FixedJitter, ManualClock
@@ -146,6 +149,36 @@ def test_nothing_is_told_and_no_statement_knows_of_it_where_listening_is_off(pos
     assert ear.heard() == 0
     statements = Queries("docket")._numbered.values()
     assert [statement for statement in statements if b"pg_notify" in statement.text] == []
+
+
+@pytest.fixture
+def clogged_url(tmp_path: Path) -> Iterator[str]:
+    """A database of a server whose queue of notifications is full: somebody listens and does not end a transaction."""
+    with EmbeddedPostgres.start(tmp_path, settings={"max_notify_queue_pages": "64"}) as server:
+        url = server.create_database("clogged")
+        migrate.upgrade(url)
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("LISTEN elsewhere")
+            connection.execute("BEGIN")
+            connection.execute("SELECT")
+            with psycopg.connect(server.url(), autocommit=True) as other, suppress(errors.ProgramLimitExceeded):
+                while True:
+                    other.execute("SELECT pg_notify('elsewhere', repeat('x', 7000))")
+            yield url
+
+
+def test_where_the_server_takes_no_more_notifications_writes_tell_nobody_and_say_so_once(
+    clogged_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(open_storage(clogged_url, notify=True), ManualClock(NOON))
+    scene.start()
+    _a_mutation(scene)
+    _a_release(scene)
+    scene.runs.insert_runs(TENANTLESS, [an_initial(a_run("run-2", at=scene.now))])
+    assert (scene.run("run-1").checkpoint_seq, scene.run("run-2").checkpoint_seq) == (2, 1)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "docket_celery"]
+    assert said.startswith("wakes by others wait for the tick: PostgreSQL at 127.0.0.1")
+    assert said.endswith("too many notifications in the NOTIFY queue")
 
 
 @pytest.mark.parametrize("schema", ["docket", 'We"ird schema', "x" * 63, "Ü"])

@@ -6,8 +6,10 @@ Nothing of correctness lives in a session, so that a transaction pooler may stan
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -20,6 +22,8 @@ from docket_celery.storage.postgres.queries import Queries
 from docket_celery.storage.postgres.sessions import Session, Sessions
 
 T = TypeVar("T")
+
+logger = logging.getLogger("docket_celery")
 
 _REPEATS: Final = 3
 """How often a statement that lost against another transaction is tried again."""
@@ -54,6 +58,11 @@ refuses every write by the code that stands for a value beyond a limit.
 """
 
 
+_FULL_OF_NOTIFICATIONS: Final = "PreCommit_Notify"
+"""Where a server refuses a commit that notifies, by the same code, while its one queue of notifications is full: some
+session, in whatever database, listens and does not end its transaction.
+"""
+
 Work: TypeAlias = Callable[[Session, bool], T]
 """An operation. Its second argument says that it is repeated after an attempt whose outcome is unknown."""
 
@@ -75,6 +84,12 @@ class Database:
         self.sessions = Sessions(url, name=schema, max_connections=max_connections)
         self._now = now
         self._prepare = True
+        self._has_said_untold = False
+
+    @cached_property
+    def _untelling(self) -> Queries:
+        """The same statements, which tell nobody."""
+        return Queries(self.schema)
 
     def now(self) -> datetime | None:
         """The instant that pins the database's clock, or None to let it run."""
@@ -94,7 +109,8 @@ class Database:
         Whole numbers travel as text, whose type the statement says: the driver would choose one by each number's size,
         and every combination of types would be prepared as a statement of its own.
         """
-        statement = self.queries.numbered(name)
+        tells = not isinstance(session, Session) or session.tells
+        statement = (self.queries if tells else self._untelling).numbered(name)
         values = [str(value) if type(value) is int else value for value in map(parameters.__getitem__, statement.names)]
         if isinstance(session, Session):
             return session.statements.execute(statement.text, values, prepare=prepare and self._prepare)
@@ -105,11 +121,12 @@ class Database:
 
         The session commits each statement by itself unless `work` opens a transaction.
         """
-        again = fresh = False
+        again = fresh = untold = False
         lost_races = 0
         while True:
             with held():
                 session = self.sessions.take(fresh=fresh)
+                session.tells = not untold
                 try:
                     return work(session, again)
                 except _LOST_PLAN as error:
@@ -121,6 +138,11 @@ class Database:
                     lost_races += 1
                     if lost_races > _REPEATS:
                         raise self._translated(error) from error
+                except errors.ProgramLimitExceeded as error:
+                    if error.diag.source_function != _FULL_OF_NOTIFICATIONS:
+                        raise self._translated(error) from error
+                    untold = True
+                    self._say_untold(error)
                 except (psycopg.OperationalError, *_OF_NO_USE) as error:
                     if fresh or not (session.broken or isinstance(error, _OF_NO_USE)):
                         raise self._translated(error) from error
@@ -153,6 +175,11 @@ class Database:
     def write(self, name: str, parameters: dict[str, Any]) -> int:
         """How many rows one statement has changed."""
         return self.run(lambda session, _: self.execute(session, name, parameters).rowcount)
+
+    def _say_untold(self, error: psycopg.Error) -> None:
+        if not self._has_said_untold:
+            self._has_said_untold = True
+            logger.warning("wakes by others wait for the tick: %s", self.sessions.unavailable(_first_line(error)))
 
     def _forget_plans(self, session: Session, error: psycopg.Error) -> None:
         """After a migration the plans of a session are stale: a new one has none. Behind a transaction pooler, where

@@ -89,6 +89,8 @@ class Session(psycopg.Connection[DictRow]):
     last_failure: tuple[float, str] | None = None
     home: ConnectionPool[Self] | None = None
     """The pool that it came from, if any."""
+    tells: bool = True
+    """Whether its statements tell the listener of what they make due."""
 
     @cached_property
     def statements(self) -> psycopg.Cursor[DictRow]:
