@@ -47,10 +47,10 @@ _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalive
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
 """
-SILENCE_LIMIT: Final = 120.0
+SILENCE_LIMIT: Final = 90.0
 """Seconds for which a statement is waited for while nothing at all arrives. What stands between may keep up a link to a
 server that it has lost, and then the network never gives it up. Nothing of this store takes nearly as long, unless a
-table is locked; it is then asked for anew.
+table is locked; it is then asked for anew. Less than a tick may take, so that none is ended for it.
 """
 _NEEDED: Final = b"""
     SELECT set_config(name, needed, false)
