@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import DiagnosticField
+from psycopg_pool import ConnectionPool
 from support.builders import ORDER, a_commit, a_decision, a_run, a_scan, an_initial, new_commit_id
 from support.clock import eventually
 from support.relay import relay_to
@@ -74,6 +76,32 @@ def test_many_pooled_connections_cut_at_once_are_all_replaced(postgres_url: str,
         for _ in range(3):
             assert all(run.id == "run-1" for run in pool.map(lambda _: place.run(), range(20)))
             _cut_all_others(beside)
+
+
+def test_threads_whose_first_uses_meet_come_to_one_pool(
+    place: Scene, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    new = Scene(open_storage(postgres_url), place.clock)
+    original, opening, others_are_done = ConnectionPool.open, threading.Event(), threading.Event()
+
+    def open_late(pool: ConnectionPool) -> None:
+        if not opening.is_set():
+            opening.set()
+            assert others_are_done.wait(30)
+        original(pool)
+
+    monkeypatch.setattr(ConnectionPool, "open", open_late)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(new.run)
+        assert opening.wait(30)
+        try:
+            assert new.run().id == "run-1"
+        finally:
+            others_are_done.set()
+        assert first.result(30).id == "run-1"
+    (pool,) = new.runs._database.sessions._pools.values()
+    assert not pool.closed
 
 
 def _lose_reply(place: Scene, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:

@@ -182,9 +182,13 @@ class Sessions:
         process = os.getpid()
         pool = self._pools.get(process)
         if pool is None:
-            pool = self._pools.setdefault(process, self._new_pool())
-            pool.open()
-            atexit.register(self.close)  # Later, an exiting interpreter would wait in vain for the pool's threads.
+            opened = self._new_pool()
+            opened.open()  # Before another thread can see it.
+            pool = self._pools.setdefault(process, opened)
+            if pool is opened:
+                atexit.register(self.close)  # Later, an exiting interpreter would wait in vain for the pool's threads.
+            else:
+                opened.close()
         return pool
 
     def _new_pool(self) -> ConnectionPool[Session]:
