@@ -2,9 +2,9 @@
 
 A message carries a lease, or none: then it is a nudge, and the slot takes the one run that is due or, if there are
 more, claims for the whole fleet, publishes the other leases and keeps the first. When its run has stopped, the slot
-claims the next one itself, without the broker, until nothing is due, its time is up, or its worker is stopping. If work
-may still be due then, it publishes one lease for the slot that it frees. Broker and database may fail between two runs:
-what a shift cannot do then is left to the tick.
+claims the next one itself, without the broker, until nothing is due, its time is up, a node has failed, or its worker
+is stopping. If work may still be due then, it publishes one lease for the slot that it frees. Broker and database may
+fail between two runs: what a shift cannot do then is left to the tick.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Shift:
         at the end is given back.
         """
         until = self._engine.clock.monotonic() + self._engine.config.vehicle_max_elapsed
-        slot = Succession(lambda: self._request(until))
+        slot = Succession()
+        slot.ask = lambda: self._request(slot, until)
         try:
             yield slot, until
         finally:
@@ -119,7 +120,7 @@ class Shift:
         if isinstance(outcome, FenceLost | Unreached):
             return ShiftReport(outcome=outcome)
         refilled = crashed = 0
-        while self._may_go_on(until):
+        while self._may_go_on(slot, until):
             if not self._has_next(slot):
                 return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
             refilled += 1
@@ -127,12 +128,12 @@ class Shift:
         self._leave(slot)
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
-    def _request(self, until: float) -> TakeRequest | None:
-        """What a commit is to bring along: the next run of this slot or, once its time is up, a lease to hand on."""
-        return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(until))
+    def _request(self, slot: Succession, until: float) -> TakeRequest | None:
+        """What a commit is to bring along: the next run of this slot or, if it goes on no further, a lease to hand on."""
+        return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(slot, until))
 
-    def _may_go_on(self, until: float) -> bool:
-        if self._engine.config.refill != "direct":
+    def _may_go_on(self, slot: Succession, until: float) -> bool:
+        if self._engine.config.refill != "direct" or slot.is_last:
             return False
         return self._engine.clock.monotonic() < until and not self._stopping()
 

@@ -134,17 +134,26 @@ class _Crew:
         except Empty:
             return
 
-    def _help(self, helper: Helper, passes: Passes) -> None:
-        """All that a helper does, in its thread. No attempt sees what another one sets in its context."""
+    def _help(self, helper: Helper, passes: Passes) -> bool:
+        """All that a helper does, in its thread. No attempt sees what another one sets in its context. Whether one of
+        them failed: what made it fail may be in the locals of the thread.
+        """
+        failed = False
         try:
             while share := self._take(helper):
                 self._context.copy().run(self._begin, share, passes)
+                failed = failed or self._has_failed(share)
+            return failed
         finally:
             self._overdue.end(helper)
 
     def _take(self, helper: Helper) -> list[Begun]:
         with self._lock:
             return self._round.take(helper)
+
+    def _has_failed(self, share: list[Begun]) -> bool:
+        with self._lock:
+            return self._round.has_failed(share)
 
     def _begin(self, share: list[Begun], passes: Passes) -> None:
         index, attempt = share[0]

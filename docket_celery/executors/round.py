@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from docket_celery.executors.overdue import Helper
-from docket_celery.runtime.executor import Attempt, AttemptResult, Started, is_timeout, timed_out
+from docket_celery.runtime.executor import Attempt, AttemptResult, Raised, Started, is_timeout, timed_out
 
 Share: TypeAlias = list[int]
 """Indices of attempts that one helper carries out together."""
@@ -101,6 +101,10 @@ class Round:
         """Notes what came of an attempt; void after its timeout. A coroutine reports its own: its code may go on."""
         if index in self._running:
             self._settle(index, result, goes_on=self._attempts[index].node.is_async and is_timeout(result))
+
+    def has_failed(self, share: list[Begun]) -> bool:
+        """Whether an attempt of those that a helper began is known to have failed, or to be too late."""
+        return any(isinstance(self._results.get(index), Raised) for index, _ in share)
 
     def close(self) -> set[Helper]:
         """Lets nothing more begin, and returns the helpers whose code goes on although nobody waits for it."""

@@ -15,13 +15,14 @@ from typing import Final, TypeAlias
 
 from docket_celery.daemons import begin_daemon
 
-Work: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[], object]
+"""Anything true that it returns says that its thread is not fit for other work."""
 
 KEPT: Final = 10.0
 """Seconds from its start in which a thread takes further work, busy or idle.
 
 A bound on its whole life, since nodes keep things in the locals of their threads: a database connection that has broken
-there must not fail every node for ever.
+there must not fail every node for ever. It mostly ends long before that, with the first node that fails in the thread.
 """
 
 
@@ -40,7 +41,7 @@ class KeptThreads:
 
     def run(self, work: Work) -> bool:
         """Begins `work` in a thread that has none, or in a new one; False where none can be had. A thread in which it
-        raises ends.
+        raises, or that it calls unfit, ends.
         """
         self._own_process()
         try:
@@ -55,7 +56,8 @@ class KeptThreads:
     def _live(self, inbox: SimpleQueue[Work]) -> None:
         """A thread's whole life. It holds on to no work while it waits for the next."""
         idle, until = self._idle, self._monotonic() + self._kept
-        inbox.get()()
+        if inbox.get()():
+            return
         while (left := until - self._monotonic()) > 0:
             idle.append(inbox)
             try:
@@ -67,7 +69,8 @@ class KeptThreads:
                     work = inbox.get()
                 else:
                     return
-            work()
+            if work():
+                return
             del work
 
     def _own_process(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, IsVoid, MayBegin, always, never
+from docket_celery.runtime.executor import Attempt, AttemptResult, Executor, IsVoid, MayBegin, Raised, always, never
 from docket_celery.vehicle.drain import Drain
 
 
@@ -19,6 +19,9 @@ class ClaimedWork:
     An attempt does not begin once the claim was found lost or the worker wants to stop; nor, when nothing renews the
     claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed. One that
     runs when the claim is found lost is void.
+
+    After one that failed, the slot's next run begins in another task. What hosts put in order between two tasks (the
+    connections of Django, a session of SQLAlchemy) may be why it failed, and would fail every run that follows here.
     """
 
     def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:
@@ -32,11 +35,14 @@ class ClaimedWork:
         self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
     ) -> Sequence[AttemptResult]:
         self._drain.busy_for(0.0)
-        return self._executor.execute(
+        results = self._executor.execute(
             attempts,
             lambda timeout: may_begin(timeout) and self._may_begin(timeout),
             lambda: is_void() or self._drain.held.lost,
         )
+        if any(isinstance(result, Raised) for result in results):
+            self._drain.succession.is_last = True
+        return results
 
     def _may_begin(self, timeout: float | None) -> bool:
         """Called in the attempt's own thread."""

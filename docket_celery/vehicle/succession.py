@@ -29,6 +29,7 @@ class Succession:
     asked_at  when the latest commit was sent, in monotonic seconds
     heard_at  when its answer came
     taken     the run that came along, until it is driven or its lease is published
+    is_last   a node has failed here: the next run begins in a task of its own
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
@@ -36,6 +37,7 @@ class Succession:
     asked_at: float = 0.0
     heard_at: float = 0.0
     taken: Taken | None = None
+    is_last: bool = False
 
     def pop(self) -> Taken | None:
         """The run that came along, once."""

@@ -10,7 +10,7 @@ import pytest
 from support.faults import Fault, unreachable
 from support.rig import Rig
 
-from docket_celery import START, Graph, Sleep
+from docket_celery import START, Graph, Retry, Sleep
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
 from docket_celery.run.document import RunStatus
@@ -70,6 +70,39 @@ def test_a_slot_begins_no_further_run_once_its_time_is_up_and_leaves_one_lease_b
     assert statuses(rig, 6).count("done") == 3
     assert len(published.leases) == 1
     assert rig.info(published.leases[0].run_id).claim_attempts == 0
+
+
+def fails(*, retry: Retry | None = None) -> Graph:
+    def node() -> None:
+        raise ValueError("the connection is closed")
+
+    return Graph("fails").node("a", node, retry=retry).edge(START, "a")
+
+
+def test_after_a_node_that_failed_the_slot_goes_on_in_a_task_of_its_own(published: Published) -> None:
+    rig = Rig()
+    rig.start(fails())
+    for _ in range(3):
+        rig.start(quick())
+    shift = a_shift(rig, published)
+    assert shift.work(rig.lease()) == ShiftReport(outcome=DONE)
+    assert statuses(rig, 4) == ["failed", "running", "running", "running"]
+    (lease,) = published.leases
+    assert rig.info(lease.run_id).claim_attempts == 0
+    assert a_shift(rig, published).work(lease).refilled == 2
+    assert statuses(rig, 4) == ["failed", "done", "done", "done"]
+
+
+def test_an_attempt_is_repeated_in_a_task_of_its_own_however_soon_it_is_due(published: Published) -> None:
+    rig = Rig()
+    rig.start(fails(retry=Retry(max_attempts=3, backoff=0.0)))
+    tasks = [rig.lease()]
+    for lease in tasks:
+        assert a_shift(rig, published).work(lease).refilled == 0
+        tasks += published.leases
+        published.leases.clear()
+    assert len(tasks) == 3
+    assert statuses(rig, 1) == ["failed"]
 
 
 def test_a_slot_that_refills_through_the_broker_publishes_a_lease_for_each_run(published: Published) -> None:

@@ -17,6 +17,7 @@ from support.clock import eventually, within
 from support.threadless import no_threads
 
 from docket_celery.executors import FencedExecutor
+from docket_celery.executors.threads import KeptThreads
 from docket_celery.runtime.executor import AttemptResult, Raised, Returned, is_timeout
 
 TESTS = Path(__file__).parents[2]
@@ -58,6 +59,23 @@ def test_threads_serve_one_superstep_after_the_other() -> None:
         eventually(lambda: len(executor._threads._idle) == 3)
     assert len(threads) == 60
     assert len(set(threads)) == 3
+
+
+def test_a_thread_in_which_a_node_failed_serves_no_further_superstep() -> None:
+    """What broke in its locals, such as a connection of Django's, would fail those nodes too."""
+    executor = FencedExecutor(lambda: 0.0)
+    executor._threads = KeptThreads(lambda: 0.0, kept=1000.0)
+    threads: list[threading.Thread] = []
+
+    def fails() -> None:
+        threads.append(threading.current_thread())
+        raise ValueError
+
+    executor.execute([attempt(fails, timeout=AMPLE)])
+    eventually(lambda: not threads[0].is_alive() or executor._threads._idle)
+    (result,) = executor.execute([attempt(threading.current_thread, timeout=AMPLE)])
+    assert isinstance(result, Returned)
+    assert result.value is not threads[0]
 
 
 def test_siblings_of_one_that_hangs_do_not_wait_for_its_deadline() -> None:
