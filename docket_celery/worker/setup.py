@@ -64,6 +64,7 @@ class Docket(Client):
         register(app, self)
         app.steps["worker"].add("docket_celery.worker.startup:Prepare")
         app.steps["worker"].add("docket_celery.worker.startup:StandInForPool")
+        app.steps["worker"].add("docket_celery.worker.startup:TellVehicles")
         app.steps["consumer"].add("docket_celery.worker.capacity:RegisterSlots")
         app.steps["consumer"].add("docket_celery.worker.ticker:Ticker")
         app.steps["consumer"].add("docket_celery.worker.listening:Listen")

@@ -62,6 +62,27 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
             logger.warning("starting without the database: %s", error)
 
 
+class TellVehicles(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Has vehicles leave in good order whatever stops the worker: remote control, a hangup and an error of its own send
+    no signal that Docket could receive. Stopped after the consumer, and before the pool, which waits for its tasks.
+    """
+
+    requires = (Pool,)
+
+    def include_if(self, worker: Any) -> bool:
+        return Docket.of(worker.app) is not None
+
+    def start(self, worker: Any) -> None:
+        docket = Docket.of(worker.app)
+        assert docket is not None
+        docket.stopping.lower()
+
+    def stop(self, worker: Any) -> None:
+        docket = Docket.of(worker.app)
+        assert docket is not None
+        docket.stopping_now()
+
+
 class StandInForPool(bootsteps.StartStopStep):  # type: ignore[misc]
     """Renews in the place of pool processes that do not get to it: prefork only, elsewhere there is no second process.
 

@@ -13,7 +13,7 @@ from billiard import common
 
 
 class StopFlag:
-    """Raised once, by the parent; read by everyone it forked."""
+    """Raised by the parent; read by everyone it forked."""
 
     def __init__(self) -> None:
         self._byte = mmap.mmap(-1, 1)
@@ -21,6 +21,10 @@ class StopFlag:
     def raise_(self) -> None:
         """Tells every process that the worker is shutting down."""
         self._byte[0] = 1
+
+    def lower(self) -> None:
+        """A worker starts: an earlier one of this process, as in tests, has left."""
+        self._byte[0] = 0
 
     def __call__(self) -> bool:
         return self._byte[0] == 1 or is_being_terminated()

@@ -135,6 +135,24 @@ def test_nudges_that_reach_a_stopping_worker_wake_the_next_one(fleet: Fleet, poo
     fleet.assert_invariants()
 
 
+@pytest.mark.parametrize("settings", [NO_RESCUE])
+def test_a_worker_that_is_stopped_by_remote_control_takes_on_no_further_run_either(fleet: Fleet) -> None:
+    """As the button of Flower does it: no signal is sent, to the process or inside it."""
+    worker = fleet.worker("w1", concurrency=1)
+    runs = [fleet.start(line("gate1", "s2")) for _ in range(3)]
+    eventually(lambda: fleet.executions(runs[0], "gate1"))
+    eventually(lambda: fleet.answers("w1"))
+    fleet.app.control.shutdown(destination=["w1@test"])
+    eventually(lambda: "Got shutdown from remote" in fleet.log_of("w1"))
+    eventually(lambda: fleet.rows("SELECT count(*) FROM docket.worker_slots") == [(0,)])
+    fleet.open_gate("gate1")
+    assert worker.wait(20.0)
+    assert worker.exit_code == 0
+    assert sum(fleet.executions(run, "gate1") for run in runs) == 1
+    assert fleet.rows("SELECT count(*) FROM docket.runs WHERE claim_token IS NOT NULL OR claim_attempts > 0") == [(0,)]
+    fleet.assert_invariants()
+
+
 def test_a_run_cancelled_while_its_worker_stops_is_cancelled_and_the_worker_leaves(fleet: Fleet) -> None:
     worker = fleet.worker("w1", concurrency=1)
     fleet.beat()

@@ -25,6 +25,15 @@ def test_a_forked_child_sees_the_flag_that_its_parent_raises_later() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_flag_that_was_lowered_can_be_raised_again() -> None:
+    flag = StopFlag()
+    flag.raise_()
+    flag.lower()
+    assert not flag()
+    flag.raise_()
+    assert flag()
+
+
 def test_a_child_whose_terminate_handler_has_run_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = StopFlag()
     assert not flag()
