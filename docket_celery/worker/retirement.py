@@ -55,6 +55,11 @@ def retire(overdue: Overdue) -> None:
 def _is_idle(frame: FrameType | None) -> bool:
     """Whether the pool's work loop is asking for a task: one that it has not accepted yet goes to another child."""
     called = None
-    while frame is not None and frame.f_code is not pool.Worker.workloop.__code__:
+    while frame is not None and not _is_work_loop(frame):
         called, frame = frame, frame.f_back
     return frame is not None and called is not None and called.f_code.co_name == "receive"
+
+
+def _is_work_loop(frame: FrameType) -> bool:
+    """By its name and module: what the class holds under that name may be a wrapper around it, such as Sentry's."""
+    return frame.f_code.co_name == "workloop" and frame.f_globals.get("__name__") == pool.__name__
