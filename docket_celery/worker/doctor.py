@@ -314,7 +314,8 @@ def reach(facts: Facts) -> Finding | None:
         return Finding(check="host settings", verdict="problem", seen="; ".join(facts.strays), advice=advice)
     if facts.refused_content is not None:
         seen = f"accept_content is {list(facts.refused_content)!r}: workers drop docket's messages unread"
-        return Finding(check="host settings", verdict="problem", seen=seen, advice="Add 'json' to accept_content.")
+        advice = "Add 'json' to accept_content, or 'auth' where the app signs its messages."
+        return Finding(check="host settings", verdict="problem", seen=seen, advice=advice)
     if facts.routed:
         seen = f"routes name {', '.join(facts.routed)}, and do not take effect: these tasks carry their own queue"
         return Finding(check="host settings", verdict="fine", seen=seen)

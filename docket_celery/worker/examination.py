@@ -15,7 +15,7 @@ from docket_celery.storage.contracts.upkeep import Upkeep
 from docket_celery.storage.postgres.listener import listening_state
 from docket_celery.storage.postgres.upkeep import upkeep
 from docket_celery.worker.doctor import Facts
-from docket_celery.worker.messages import is_accepted
+from docket_celery.worker.messages import is_accepted, written_in
 from docket_celery.worker.publisher import VEHICLE, bounded_connection
 from docket_celery.worker.setup import Docket
 from docket_celery.worker.tasks import options
@@ -26,9 +26,10 @@ def examine(docket: Docket) -> Facts:
     app, config = docket.app, docket.config
     app.finalize()
     database, schema, backlog = _database(docket)
-    own = options(config)
-    router = app.amqp.router
     conf = app.conf
+    serializer = written_in(conf.task_serializer)
+    own = options(config, serializer)
+    router = app.amqp.router
     transport, ack_connections = transport_of(app)
     return Facts(
         config=config,
@@ -49,7 +50,7 @@ def examine(docket: Docket) -> Facts:
             for option, wanted in settings.items()
             if getattr(app.tasks[name], option) != wanted
         ],
-        refused_content=None if is_accepted(conf.accept_content) else sorted(conf.accept_content),
+        refused_content=None if is_accepted(conf.accept_content, serializer) else sorted(conf.accept_content),
         routed=[name for name in own if router.lookup_route(name)],
         transport=transport,
         longest_hold=own[VEHICLE]["time_limit"],

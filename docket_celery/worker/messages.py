@@ -1,4 +1,6 @@
-"""The wire form of a lease: the one thing the broker carries. Plain JSON, small and fixed in size."""
+"""The wire form of a lease: the one thing the broker carries. Plain JSON, small and fixed in size, and signed where the
+app's own messages are.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ from docket_celery.errors import InvalidInput
 from docket_celery.storage.contracts.claims import Lease
 from docket_celery.storage.contracts.values import check_name
 
-CONTENT: Final = ("json", "application/json")
-"""How a setting such as Celery's `accept_content` may name what the messages are written in."""
+CONTENT: Final = {"json": ("json", "application/json"), "auth": ("auth", "application/data")}
+"""How a setting such as Celery's `accept_content` may name what the messages are written in, by serializer."""
 
 
-def is_accepted(accept_content: Iterable[str] | None) -> bool:
-    """Whether a worker that takes this content and no other (None: any) takes our messages, or drops them unread."""
-    return accept_content is None or not set(CONTENT).isdisjoint(accept_content)
+def written_in(task_serializer: str) -> str:
+    """The serializer of our messages in an app whose tasks have this one: JSON, whatever it is, but where messages are
+    signed (Celery's `auth`) its workers are to take no others.
+    """
+    return "auth" if task_serializer == "auth" else "json"
+
+
+def is_accepted(accept_content: Iterable[str] | None, serializer: str) -> bool:
+    """Whether a worker that takes this content and no other (None: any) takes messages written so, or drops them."""
+    return accept_content is None or not set(CONTENT[serializer]).isdisjoint(accept_content)
 
 
 def to_message(lease: Lease) -> dict[str, Any]:

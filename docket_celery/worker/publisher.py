@@ -26,7 +26,7 @@ from kombu.transport.virtual import Channel as VirtualChannel
 from docket_celery.config import Config
 from docket_celery.holds import held
 from docket_celery.storage.contracts.claims import Lease
-from docket_celery.worker.messages import to_message
+from docket_celery.worker.messages import to_message, written_in
 from docket_celery.worker.nudges import Nudges
 from docket_celery.worker.queues import queue_of
 
@@ -285,7 +285,7 @@ class Publisher:
             message,
             queue=self._bound_queue(producer, letter.queue),
             retry=False,
-            serializer="json",
+            serializer=written_in(self._app.conf.task_serializer),
             delivery_mode=2,
             expiration=letter.lifetime,
         )

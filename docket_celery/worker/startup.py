@@ -16,7 +16,7 @@ from celery.worker.components import Pool
 from docket_celery.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from docket_celery.renewal import StandIn
 from docket_celery.worker.capacity import slots_of
-from docket_celery.worker.messages import is_accepted
+from docket_celery.worker.messages import is_accepted, written_in
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.processes import is_at_work
 from docket_celery.worker.queues import queue_of
@@ -47,10 +47,12 @@ class Prepare(bootsteps.Step):  # type: ignore[misc]
                     "this prefork pool would spawn its processes, and a spawned one does not know docket's tasks: set "
                     "worker_pool_start_method to 'fork', or choose --pool threads, gevent or solo"
                 )
-            if not is_accepted(worker.app.conf.accept_content):
+            conf = worker.app.conf
+            serializer = written_in(conf.task_serializer)
+            if not is_accepted(conf.accept_content, serializer):
                 raise ConfigError(
-                    f"accept_content is {list(worker.app.conf.accept_content)!r}: this worker would drop docket's "
-                    "messages unread, which are JSON; add 'json'"
+                    f"accept_content is {list(conf.accept_content)!r}: this worker would drop docket's messages "
+                    f"unread; add {serializer!r}, which they are written in"
                 )
             queues.select_add(queue_of(worker.app, docket.config.tick_queue))
         else:

@@ -15,7 +15,7 @@ from docket_celery.config import Config
 from docket_celery.errors import InvalidInput
 from docket_celery.pruner import prune, retention
 from docket_celery.shift import Shift
-from docket_celery.worker.messages import from_message
+from docket_celery.worker.messages import from_message, written_in
 from docket_celery.worker.pools import is_pool_child
 from docket_celery.worker.publisher import DISPATCH, PRUNE, STALE, VEHICLE
 from docket_celery.worker.retirement import retire
@@ -30,7 +30,6 @@ COMMON: dict[str, Any] = {
     "store_errors_even_if_ignored": False,
     "store_eager_result": False,
     "track_started": False,
-    "serializer": "json",
     "rate_limit": 0,
     "acks_on_failure_or_timeout": True,
     "acks_on_failure": True,
@@ -116,7 +115,7 @@ def _shift(docket: Docket) -> Shift:
 def configure(app: Celery, docket: Docket) -> None:
     """Sets every option of the tasks. They are bound by now: the host's annotations come first, ours last."""
     nowhere = DisabledBackend(app)
-    for name, settings in options(docket.config).items():
+    for name, settings in options(docket.config, written_in(app.conf.task_serializer)).items():
         task = app.tasks[name]
         # Celery looks the backend up after each task, and would make the app's own anew for each greenlet.
         task.backend = nowhere
@@ -125,12 +124,13 @@ def configure(app: Celery, docket: Docket) -> None:
         task._exec_options = None
 
 
-def options(config: Config) -> dict[str, dict[str, Any]]:
+def options(config: Config, serializer: str) -> dict[str, dict[str, Any]]:
     """The options of each task, by its name."""
     drain = config.vehicle_max_elapsed if config.drain_max_elapsed is None else config.drain_max_elapsed
     longest = config.vehicle_max_elapsed + drain + config.max_attempt_elapsed + STOP_MARGIN
-    tick = {**COMMON, "queue": config.tick_queue, **_limits(TICK_LIMIT), "acks_late": False, "expires": STALE}
-    vehicle = {**COMMON, "queue": config.queue, **_limits(longest), "acks_late": True, "expires": None}
+    common = {**COMMON, "serializer": serializer}
+    tick = {**common, "queue": config.tick_queue, **_limits(TICK_LIMIT), "acks_late": False, "expires": STALE}
+    vehicle = {**common, "queue": config.queue, **_limits(longest), "acks_late": True, "expires": None}
     return {DISPATCH: tick, PRUNE: tick, VEHICLE: vehicle}
 
 

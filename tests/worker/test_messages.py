@@ -12,7 +12,7 @@ from support.apps import a_graph
 from docket_celery import Docket, RunStatus
 from docket_celery.errors import InvalidInput
 from docket_celery.storage.contracts.claims import ClaimPolicy, Lease
-from docket_celery.worker.messages import from_message, is_accepted, to_message
+from docket_celery.worker.messages import from_message, is_accepted, to_message, written_in
 from docket_celery.worker.publisher import VEHICLE
 
 LEASE = Lease(
@@ -42,11 +42,20 @@ def test_a_lease_survives_its_trip_through_json(tenant: str | None) -> None:
         ({"pickle", "json"}, True),
         (None, True),
         (["pickle", "application/x-yaml"], False),
+        (["auth"], False),
         ([], False),
     ],
 )
 def test_what_an_app_accepts_tells_whether_a_lease_is_read(accept_content: Any, accepted: bool) -> None:
-    assert is_accepted(accept_content) is accepted
+    assert is_accepted(accept_content, written_in("pickle")) is accepted
+
+
+@pytest.mark.parametrize(
+    ("accept_content", "accepted"),
+    [(["auth"], True), (["application/data", "json"], True), (None, True), (["json"], False)],
+)
+def test_an_app_that_signs_its_messages_reads_leases_that_are_signed(accept_content: Any, accepted: bool) -> None:
+    assert is_accepted(accept_content, written_in("auth")) is accepted
 
 
 def test_a_lease_is_small_whatever_its_run_holds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from celery.signals import after_task_publish, before_task_publish, worker_process_shutdown
 from kombu import Producer, Queue
+from kombu.serialization import register, unregister
 from kombu.transport.virtual import Channel
 from redis import Connection, Redis
 from support.apps import a_docket
@@ -416,6 +418,21 @@ def test_host_settings_for_messages_do_not_reach_ours(redis: EmbeddedRedis) -> N
     assert docket.publisher([_lease()]) == 1
     (message,) = _received(docket, "docket")
     assert message.content_type == "application/json"
+
+
+def test_an_app_that_signs_its_messages_has_ours_signed_too(redis: EmbeddedRedis) -> None:
+    """What `app.setup_security()` makes of the name needs a key; here it only shows that it was asked."""
+    register("auth", lambda body: f"signed {json.dumps(body)}", json.loads, "application/data", "utf-8")
+    try:
+        docket = a_docket(DATABASE, broker=redis.url(), task_serializer="auth", accept_content=["auth"])
+        assert docket.publisher([_lease()]) == 1
+        docket.publisher.nudge()
+        docket.publisher.tick()
+        messages = [*_received(docket, "docket"), *_received(docket, "docket.ticks")]
+        assert [message.content_type for message in messages] == ["application/data"] * 3
+        assert all(message.body.startswith(b"signed ") for message in messages)
+    finally:
+        unregister("auth")
 
 
 @pytest.mark.parametrize("fault", ["refused", "half-open"])

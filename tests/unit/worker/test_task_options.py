@@ -91,6 +91,15 @@ def test_no_global_setting_and_no_annotation_reaches_dockets_tasks(app: Celery, 
 
 
 @pytest.mark.parametrize("name", [DISPATCH, PRUNE, VEHICLE])
+def test_a_host_that_signs_its_messages_has_those_of_beat_signed_too(name: str) -> None:
+    app = Celery("signing", broker="memory://", set_as_current=False)
+    app.conf.update(task_serializer="auth", accept_content=["auth"])
+    Docket(app)
+    app.finalize()
+    assert app.tasks[name].serializer == "auth"
+
+
+@pytest.mark.parametrize("name", [DISPATCH, PRUNE, VEHICLE])
 def test_the_hosts_result_backend_is_neither_made_nor_asked_for_dockets_tasks(app: Celery, name: str) -> None:
     """Celery makes one for each thread or greenlet that asks, so for each task on gevent."""
     made = []
