@@ -50,6 +50,8 @@ class Docket(Client):
         self.stopping = StopFlag()
         self.pool_ledger = PoolLedger()
         self._app: Celery | None = None
+        self._read: tuple[Any, Config] | None = None
+        self._is_set_up = False
         if app is not None:
             self.init_app(app)
 
@@ -72,6 +74,7 @@ class Docket(Client):
             self._finalized(app)
         else:
             app.on_after_finalize.connect(self._finalized_later, weak=False)
+        app.on_after_configure.connect(self._configured_anew, weak=False)
         beat_init.connect(self._beat_starts)
         celeryd_init.connect(self._worker_starts)
         worker_process_shutdown.connect(self._pool_process_ends)
@@ -88,11 +91,14 @@ class Docket(Client):
             raise ConfigError("this Docket belongs to no Celery app yet: call init_app(app)")
         return self._app
 
-    @cached_property
+    @property
     def config(self) -> Config:
-        """The app's `docket_` options, checked."""
+        """The app's `docket_` options, checked. Read once for each time that the app is configured."""
         conf = self.app.conf
-        return Config.from_mapping({name: conf[name] for name in map(self._option, conf) if name is not None})
+        if self._read is None or self._read[0] is not conf:
+            options = {name: conf[name] for name in map(self._option, conf) if name is not None}
+            self._read = conf, Config.from_mapping(options)
+        return self._read[1]
 
     @cached_property
     def engine(self) -> Engine:
@@ -178,14 +184,19 @@ class Docket(Client):
 
     def _beat_starts(self, sender: Any, **_signal: Any) -> None:
         """Ends a beat whose app has a wrong option: without its tick it would run on and do nothing for us."""
-        if sender.app is not self._app:
+        app = self.app
+        if sender.app is not app:
             return
         try:
             _ = self.config
         except ConfigError as error:
             raise SystemExit(f"docket_celery: {error}") from error
-        make_known(sender.app, self.config)
-        self._address_ticks(sender.app)
+        make_known(app, self.config)
+        self._address_ticks(app)
+        if lost := [name for name in self._scheduled() if name not in app.conf.beat_schedule]:
+            # The host set its schedule after ours was added: in a receiver of `on_after_finalize`, for one.
+            self._schedule(app, lost)
+            sender.scheduler.update_from_dict({name: app.conf.beat_schedule[name] for name in lost})
 
     def _address_ticks(self, app: Celery) -> None:
         """Has beat send them to their queue, whatever exchange the host's routes and annotations name for all tasks.
@@ -214,9 +225,21 @@ class Docket(Client):
         if "publisher" in vars(self):
             self.publisher.flush()
 
+    def _configured_anew(self, sender: Celery, **_signal: Any) -> None:
+        """What was set up by settings that hold no more is set up again."""
+        if self._is_set_up:
+            self._finalized_later(sender)
+
     def _finalized(self, app: Celery) -> None:
         configure(app, self)
-        if not self.config.install_beat or self.config.tick != "beat":
-            return
-        for name, interval in self.periodic.items():
-            app.add_periodic_task(float(interval), app.tasks[name].s(), name=name, queue=self.config.tick_queue)
+        self._schedule(app, self._scheduled())
+        self._is_set_up = True
+
+    def _scheduled(self) -> list[str]:
+        """The tasks that beat is to send."""
+        return list(self.periodic) if self.config.install_beat and self.config.tick == "beat" else []
+
+    def _schedule(self, app: Celery, names: list[str]) -> None:
+        for name in names:
+            every = float(self.periodic[name])
+            app.add_periodic_task(every, app.tasks[name].s(), name=name, queue=self.config.tick_queue)

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
+from celery.beat import Scheduler, Service
+from celery.signals import beat_init
 from support.apps import ABSENT_BROKER
 
 from docket_celery import Docket
@@ -100,6 +102,42 @@ def test_without_install_beat_the_schedule_is_left_alone() -> None:
     Docket(app)
     app.finalize()
     assert dict(app.conf.beat_schedule) == {}
+
+
+class Late:
+    """What a host configures an app with that is finalized already."""
+
+    beat_schedule: ClassVar[dict[str, Any]] = {"own": {"task": "own", "schedule": 5}}
+    docket_database_url = "postgresql://127.0.0.1/late"
+    docket_queue = "flows"
+    docket_poll_interval = 7
+
+
+def test_an_app_that_is_configured_after_it_was_finalized_means_what_it_says_last() -> None:
+    app = Celery("late", broker="memory://", set_as_current=False)
+    docket = Docket(app)
+    app.finalize()
+    assert docket.config.database_url is None
+    app.config_from_object(Late)
+    assert (docket.config.database_url, docket.config.queue) == (Late.docket_database_url, "flows")
+    assert (app.tasks[VEHICLE].queue, app.tasks[DISPATCH].queue) == ("flows", "flows.ticks")
+    assert set(app.conf.beat_schedule) == {"own", DISPATCH}
+    assert app.conf.beat_schedule[DISPATCH]["schedule"] == 7.0
+
+
+@pytest.mark.parametrize("settings", [{}, {"docket_install_beat": False}, {"docket_tick": "worker"}], ids=str)
+def test_a_beat_whose_schedule_was_set_anew_after_finalization_has_our_entries_all_the_same(
+    settings: dict[str, Any],
+) -> None:
+    app = _app(**settings)
+    Docket(app)
+    app.finalize()
+    app.conf.beat_schedule = {"own": {"task": "own", "schedule": 5}}
+    service = Service(app, scheduler_cls=Scheduler)
+    service.scheduler.update_from_dict(app.conf.beat_schedule)
+    beat_init.send(sender=service)
+    ours = set() if settings else {DISPATCH}
+    assert set(service.scheduler.schedule) == set(app.conf.beat_schedule) == {"own", *ours}
 
 
 def test_a_beat_schedule_of_the_host_stays_beside_ours_whenever_it_is_set() -> None:
