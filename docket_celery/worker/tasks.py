@@ -49,6 +49,13 @@ STOP_MARGIN = 120.0
 """Seconds that a vehicle task may take beyond its own bounds before the pool ends it."""
 
 
+class _Nowhere(DisabledBackend):  # type: ignore[misc]
+    """Where the results of our tasks go."""
+
+    def prepare_compression(self, compression: str | None) -> None:
+        """Celery would warn that this backend ignores the app's setting, as if it were the app's own."""
+
+
 def register(app: Celery, docket: Docket) -> None:
     """Adds the tasks to the app. Their queues and limits depend on the configuration and are set at finalization."""
 
@@ -114,7 +121,7 @@ def _shift(docket: Docket) -> Shift:
 
 def configure(app: Celery, docket: Docket) -> None:
     """Sets every option of the tasks. They are bound by now: the host's annotations come first, ours last."""
-    nowhere = DisabledBackend(app)
+    nowhere = _Nowhere(app)
     for name, settings in options(docket.config, written_in(app.conf.task_serializer)).items():
         task = app.tasks[name]
         # Celery looks the backend up after each task, and would make the app's own anew for each greenlet.

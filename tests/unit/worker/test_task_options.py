@@ -109,6 +109,17 @@ def test_the_hosts_result_backend_is_neither_made_nor_asked_for_dockets_tasks(ap
     assert made == []
 
 
+def test_nothing_is_said_of_the_hosts_results_that_is_not_true_of_its_own_backend(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Celery says of a backend without room for compressed results that the host's setting is ignored."""
+    app = Celery("compressing", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.result_compression = "gzip"
+    Docket(app)
+    app.finalize()
+    assert [str(warning.message) for warning in recwarn if "Backend" in str(warning.message)] == []
+
+
 @pytest.mark.parametrize("name", [DISPATCH, PRUNE])
 def test_a_task_that_fails_is_not_tried_again_whatever_class_the_host_gives_its_tasks(name: str) -> None:
     app = Celery("retrying", broker="memory://", set_as_current=False, task_cls=Retrying)
