@@ -20,8 +20,9 @@ class ClaimedWork:
     claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed. One that
     runs when the claim is found lost is void.
 
-    After one that failed, the slot's next run begins in another task. What hosts put in order between two tasks (the
-    connections of Django, a session of SQLAlchemy) may be why it failed, and would fail every run that follows here.
+    After one that failed in the vehicle's own thread, the slot's next run begins in another task. What hosts put in
+    order there between two tasks (the connections of Django, a session of SQLAlchemy) may be why it failed, and would
+    fail every run that follows here. They reach no helper thread: that one is not used again.
     """
 
     def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:
@@ -30,17 +31,20 @@ class ClaimedWork:
         self._renewed = renewed
         self._stopping = stopping
         self._lock = threading.Lock()
+        self._thread = threading.get_ident()
+        self._began_here = False
 
     def execute(
         self, attempts: Sequence[Attempt], may_begin: MayBegin = always, is_void: IsVoid = never
     ) -> Sequence[AttemptResult]:
         self._drain.busy_for(0.0)
+        self._began_here = False
         results = self._executor.execute(
             attempts,
             lambda timeout: may_begin(timeout) and self._may_begin(timeout),
             lambda: is_void() or self._drain.held.lost,
         )
-        if any(isinstance(result, Raised) for result in results):
+        if self._began_here and any(isinstance(result, Raised) for result in results):
             self._drain.succession.is_last = True
         return results
 
@@ -55,4 +59,5 @@ class ClaimedWork:
             if not self._renewed and ends_by > drain.expires_at - drain.lease.orphan_ttl.total_seconds() / 3:
                 return False
             drain.held.until = max(drain.held.until, ends_by)
+            self._began_here = self._began_here or threading.get_ident() == self._thread
         return True

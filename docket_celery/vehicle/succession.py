@@ -29,7 +29,7 @@ class Succession:
     asked_at  when the latest commit was sent, in monotonic seconds
     heard_at  when its answer came
     taken     the run that came along, until it is driven or its lease is published
-    is_last   a node has failed here: the next run begins in a task of its own
+    is_last   a node has failed in the task's own thread: the next run begins in a task of its own
     """
 
     ask: Callable[[], TakeRequest | None] = nobody

@@ -13,6 +13,7 @@ from support.rig import Rig
 from docket_celery import START, Graph, Retry, Sleep
 from docket_celery.dispatcher import Dispatcher
 from docket_celery.errors import ClaimInvariant, NotFound, StoreUnavailable
+from docket_celery.executors import FencedExecutor
 from docket_celery.run.document import RunStatus
 from docket_celery.shift import Shift, ShiftReport
 from docket_celery.storage.contracts.claims import Lease
@@ -90,6 +91,16 @@ def test_after_a_node_that_failed_the_slot_goes_on_in_a_task_of_its_own(publishe
     (lease,) = published.leases
     assert rig.info(lease.run_id).claim_attempts == 0
     assert a_shift(rig, published).work(lease).refilled == 2
+    assert statuses(rig, 4) == ["failed", "done", "done", "done"]
+
+
+def test_after_a_node_that_failed_in_a_helper_thread_the_slot_goes_on(published: Published) -> None:
+    """What is put in order between two tasks is that of the task's own thread; the helper is not used again."""
+    rig = Rig(executor=lambda clock: FencedExecutor(clock.monotonic))
+    rig.start(fails())
+    for _ in range(3):
+        rig.start(quick())
+    assert a_shift(rig, published).work(rig.lease()) == ShiftReport(outcome=DONE, refilled=3)
     assert statuses(rig, 4) == ["failed", "done", "done", "done"]
 
 
