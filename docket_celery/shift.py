@@ -129,7 +129,7 @@ class Shift:
         return ShiftReport(outcome=outcome, refilled=refilled, crashed=crashed)
 
     def _request(self, slot: Succession, until: float) -> TakeRequest | None:
-        """What a commit is to bring along: the next run of this slot or, if it goes on no further, a lease to hand on."""
+        """What a commit is to bring along: the next run of this slot or, if it takes no further, a lease to hand on."""
         return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(slot, until))
 
     def _may_go_on(self, slot: Succession, until: float) -> bool:

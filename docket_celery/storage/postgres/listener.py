@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import selectors
-import socket
 import threading
 import time
 import weakref
@@ -84,7 +83,9 @@ class Listener:
         if thread is None:
             return
         self._stopping.set()
-        _cut(self._session)
+        session = self._session
+        if session is not None:
+            session.cut()
         thread.join(STOP_LIMIT)
 
     def _work(self, stopping: threading.Event) -> None:
@@ -190,14 +191,6 @@ def listening_state(url: str, *, schema: str) -> Listening:
             return "pooled"
         (row,) = database.execute(session, "has_listener", {"key": advisory_key("listen", schema)}).fetchall()
         return "listening" if row["found"] else "nobody"
-
-
-def _cut(session: Session | None) -> None:
-    """Ends a session from another thread: whoever waits on its socket wakes up, and the server sees it closed."""
-    if session is None:
-        return
-    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(session.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
 
 
 def _leave_to_the_parent() -> None:

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import logging
 import os
+import socket
 import time
 from datetime import timedelta
 from functools import cached_property
@@ -16,7 +17,6 @@ from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg import capabilities
-from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -24,9 +24,9 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from docket_celery.errors import ConfigError, StoreUnavailable
 from docket_celery.storage.postgres.parameters import SpanDumper
 from docket_celery.storage.postgres.rows import InstantLoader
+from docket_celery.storage.postgres.watch import WATCH
 
 Context = TypeVar("Context", bound=psycopg.Connection[Any] | psycopg.Cursor[Any])
-T = TypeVar("T")
 
 CONNECT_TIMEOUT: Final = 5
 """Seconds that opening a connection may take."""
@@ -46,11 +46,6 @@ _OPTIONS: Final[dict[str, Any]] = {
 _NETWORK: Final = {"tcp_user_timeout": 10_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """So that a server which no packet reaches any more is given up after some 10 s (the first is in ms), where the system
 would wait for many minutes. What the URL says about these takes precedence.
-"""
-SILENCE_LIMIT: Final = 90.0
-"""Seconds for which a statement is waited for while nothing at all arrives. What stands between may keep up a link to a
-server that it has lost, and then the network never gives it up. Nothing of this store takes nearly as long, unless a
-table is locked; it is then asked for anew. Less than a tick may take, so that none is ended for it.
 """
 _NEEDED: Final = b"""
     SELECT set_config(name, needed, false)
@@ -77,13 +72,9 @@ class _SaidAnyway(logging.Filter):
 logging.getLogger("psycopg.pool").addFilter(_SaidAnyway())
 
 
-class _Silent(psycopg.OperationalError):
-    """Nothing has come from the server for longer than `SILENCE_LIMIT`."""
-
-
 class Session(psycopg.Connection[DictRow]):
     """A connection that says why it could not be opened: a pool connects elsewhere and tells only that it waited. It is
-    open once it is ours: a pooler accepts us while its server is down. It breaks when a statement is met with silence.
+    open once it is ours: a pooler accepts us while its server is down.
     """
 
     last_failure: tuple[float, str] | None = None
@@ -99,32 +90,36 @@ class Session(psycopg.Connection[DictRow]):
 
     @classmethod
     def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        WATCH.start()
         session = None
         try:
             session = super().connect(*args, **kwargs)
+            WATCH.begin(session)
             _configure(session)
         except psycopg.Error as error:
             cls.last_failure = time.monotonic(), str(error)
             if session is not None:
                 session.close()
             raise
+        finally:
+            if session is not None:
+                WATCH.end(session)
         return session
 
-    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+    def cancel_statement(self) -> bool:
+        """Implements `Watched`. An old libpq cannot do so within a bounded time."""
+        if not capabilities.has_cancel_safe():
+            return False
         try:
-            return super().wait(_unless_silent(gen), *args, **kwargs)
-        except _Silent:
-            self._give_up()
-            raise
+            self.cancel_safe(timeout=CONNECT_TIMEOUT)
+        except psycopg.Error:
+            return False
+        return True
 
-    def _give_up(self) -> None:
-        """Breaks the connection. The statement is cancelled if the server can still be told: where it waits for a lock,
-        each repetition would else keep one more server process.
-        """
-        if capabilities.has_cancel_safe():
-            with contextlib.suppress(psycopg.Error):
-                self.cancel_safe(timeout=CONNECT_TIMEOUT)
-        self.pgconn.finish()
+    def cut(self) -> None:
+        """Ends a session from another thread: whoever waits on its socket wakes up, and the server sees it closed."""
+        with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 class Sessions:
@@ -148,12 +143,15 @@ class Sessions:
         pool = self._pool()
         session = None if fresh else self._checkout(pool)
         if session is None:
-            return self._connect(pool)
-        session.home = pool
+            session = self._connect(pool)
+        else:
+            session.home = pool
+        WATCH.begin(session)
         return session
 
     def give_back(self, session: Session) -> None:
         """The end of what `take` began."""
+        WATCH.end(session)
         if session.home is None:
             session.close()
         else:
@@ -240,25 +238,6 @@ def describe(url: str) -> str:
         raise ConfigError("docket_database_url is not a PostgreSQL URL or connection string") from None
     host = parts.get("host") or parts.get("hostaddr") or "the local socket"
     return f"{host}:{parts.get('port') or 5432}, database {parts.get('dbname') or parts.get('user') or 'by default'}"
-
-
-def _unless_silent(waiting: PQGen[T]) -> PQGen[T]:
-    """The same exchange with the server; `_Silent` once nothing has moved for too long."""
-    silent_since: float | None = None
-    try:
-        wanted = next(waiting)
-        while True:
-            came = yield wanted
-            if came:
-                silent_since = None
-            elif silent_since is None:
-                silent_since = time.monotonic()
-            elif time.monotonic() - silent_since > SILENCE_LIMIT:
-                raise _Silent(f"the server has not answered for {SILENCE_LIMIT:g} s")
-            wanted = waiting.send(came)
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
 
 
 def adapt(context: Context) -> Context:
