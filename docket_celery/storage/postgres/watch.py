@@ -18,8 +18,8 @@ from docket_celery.daemons import begin_daemon
 logger = logging.getLogger("docket_celery")
 
 LONGEST_OPERATION: Final = 90.0
-"""Seconds. Nothing of this store takes nearly as long, unless a table is locked or a start enormous. Less than a tick may
-take, so that no process is ended for it.
+"""Seconds. Nothing of this store takes nearly as long, unless a table is locked or a start enormous. Less than a tick
+may take, so that no process is ended for it.
 """
 _INTERVAL: Final = 5.0
 """Seconds between two looks."""
