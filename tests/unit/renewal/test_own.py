@@ -25,7 +25,8 @@ class Kept:
     def __init__(self, count: int = 1) -> None:
         self.rig = Rig()
         self.runs: FaultyStore = self.rig.runs
-        self.renewal = Renewal(self.rig.runs, orphan_ttl=600.0, monotonic=self.rig.clock.monotonic)
+        # Its own thread, which outlives the test, is not to wake up before the process ends.
+        self.renewal = Renewal(self.rig.runs, orphan_ttl=1e7, monotonic=self.rig.clock.monotonic)
         self.held = []
         for number in range(count):
             self.rig.start(QUICK)
