@@ -20,6 +20,7 @@ from support.relay import relay_to
 from support.scene import Scene
 
 from docket_celery.embedded.postgres import EmbeddedPostgres
+from docket_celery.errors import StoreUnavailable
 from docket_celery.run.document import RunStatus
 from docket_celery.storage.contracts.values import SYSTEM, TENANTLESS, Release
 from docket_celery.storage.postgres import listener as listening
@@ -179,6 +180,21 @@ def test_where_the_server_takes_no_more_notifications_writes_tell_nobody_and_say
     (said,) = [record.getMessage() for record in caplog.records if record.name == "docket_celery"]
     assert said.startswith("wakes by others wait for the tick: PostgreSQL at 127.0.0.1")
     assert said.endswith("too many notifications in the NOTIFY queue")
+
+
+def test_where_a_trigger_of_the_hosts_notifies_on_such_a_server_the_write_is_given_up_and_no_value_blamed(
+    clogged_url: str,
+) -> None:
+    with psycopg.connect(clogged_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "PERFORM pg_notify('theirs', NEW.id); RETURN NULL; END $$"
+        )
+        connection.execute("CREATE TRIGGER theirs AFTER INSERT ON docket.runs FOR EACH ROW EXECUTE FUNCTION theirs()")
+    for notify in (True, False):
+        scene = Scene(open_storage(clogged_url, notify=notify), ManualClock(NOON))
+        with pytest.raises(StoreUnavailable, match="too many notifications in the NOTIFY queue"):
+            scene.start()
 
 
 @pytest.mark.parametrize("schema", ["docket", 'We"ird schema', "x" * 63, "Ü"])

@@ -19,6 +19,15 @@ from psycopg.rows import DictRow
 from docket_celery.errors import RowRefused, SchemaMismatch, StoreError, StoreUnavailable
 from docket_celery.holds import held
 from docket_celery.storage.postgres.queries import Queries
+from docket_celery.storage.postgres.server_errors import (
+    LOST_PLAN,
+    LOST_RACE,
+    MISSING,
+    OF_NO_USE,
+    SOONER_IN_COMPANY,
+    is_full_of_notifications,
+    refuses_a_value,
+)
 from docket_celery.storage.postgres.sessions import Session, Sessions
 
 T = TypeVar("T")
@@ -27,41 +36,6 @@ logger = logging.getLogger("docket_celery")
 
 _REPEATS: Final = 3
 """How often a statement that lost against another transaction is tried again."""
-
-_MISSING = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
-_LOST_PLAN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.FeatureNotSupported)
-_TRANSACTION_TIMEOUT: Final[type[psycopg.Error]] = getattr(
-    errors, "TransactionTimeout", errors.IdleInTransactionSessionTimeout
-)
-"""It came with PostgreSQL 17, and the oldest psycopg does not know it."""
-_OF_NO_USE = (
-    errors.AdminShutdown,
-    errors.CrashShutdown,
-    errors.IdleSessionTimeout,
-    errors.IdleInTransactionSessionTimeout,
-    _TRANSACTION_TIMEOUT,
-    errors.ReadOnlySqlTransaction,
-)
-"""The server says so before it closes the connection, which may not look broken yet; or it is the primary no more, and
-keeps the connection open. A new session may lead to the one that is.
-"""
-_LOST_RACE = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
-_SOONER_IN_COMPANY = (errors.QueryCanceled, _TRANSACTION_TIMEOUT, *_LOST_RACE)
-"""What befalls a statement of many rows sooner than one of a single row, such as a time limit of the user's own. It is
-found as the cause of `StoreUnavailable`.
-"""
-
-
-_OUT_OF_NUMBERS: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId"})
-"""Where a server gives out the numbers of its transactions. When it runs short of them, until it has been vacuumed, it
-refuses every write by the code that stands for a value beyond a limit.
-"""
-
-
-_FULL_OF_NOTIFICATIONS: Final = "PreCommit_Notify"
-"""Where a server refuses a commit that notifies, by the same code, while its one queue of notifications is full: some
-session, in whatever database, listens and does not end its transaction.
-"""
 
 Work: TypeAlias = Callable[[Session, bool], T]
 """An operation. Its second argument says that it is repeated after an attempt whose outcome is unknown."""
@@ -129,22 +103,23 @@ class Database:
                 session.tells = not untold
                 try:
                     return work(session, again)
-                except _LOST_PLAN as error:
+                except LOST_PLAN as error:
                     if fresh:
                         raise self._translated(error) from error
                     fresh = True
                     self._forget_plans(session, error)
-                except _LOST_RACE as error:
+                except LOST_RACE as error:
                     lost_races += 1
                     if lost_races > _REPEATS:
                         raise self._translated(error) from error
                 except errors.ProgramLimitExceeded as error:
-                    if error.diag.source_function != _FULL_OF_NOTIFICATIONS:
+                    # Where it tells nobody by now, a trigger of the host's does.
+                    if untold or not is_full_of_notifications(error):
                         raise self._translated(error) from error
                     untold = True
                     self._say_untold(error)
-                except (psycopg.OperationalError, *_OF_NO_USE) as error:
-                    if fresh or not (session.broken or isinstance(error, _OF_NO_USE)):
+                except (psycopg.OperationalError, *OF_NO_USE) as error:
+                    if fresh or not (session.broken or isinstance(error, OF_NO_USE)):
                         raise self._translated(error) from error
                     session.close()
                     again = fresh = True
@@ -164,7 +139,7 @@ class Database:
         try:
             return self.read(name, parameters)
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, _SOONER_IN_COMPANY):
+            if isinstance(error.__cause__, SOONER_IN_COMPANY):
                 return []
             raise
 
@@ -191,19 +166,15 @@ class Database:
 
     def _translated(self, error: psycopg.Error) -> StoreError:
         place, said = self.sessions.place, _first_line(error)
-        if isinstance(error, _MISSING):
+        if isinstance(error, MISSING):
             return SchemaMismatch(
                 f"schema {self.schema!r} of {place} is missing or too old ({said}); run `celery -A proj docket migrate`"
             )
-        if isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded) and not _is_out_of_numbers(error):
+        if refuses_a_value(error):
             return RowRefused(f"PostgreSQL at {place} cannot hold a value ({error.sqlstate}): {said}")
         if isinstance(error, psycopg.IntegrityError):
             return StoreError(f"PostgreSQL at {place} refuses a row ({error.sqlstate}): {said}")
         return self.sessions.unavailable(f"{error.sqlstate or 'connection lost'}: {error}")
-
-
-def _is_out_of_numbers(error: psycopg.Error) -> bool:
-    return error.diag.source_function in _OUT_OF_NUMBERS
 
 
 def _first_line(error: Exception) -> str:
