@@ -67,6 +67,25 @@ def test_a_session_that_was_given_back_is_left_alone(watch: Watch, clock: Hands)
     assert line.done == []
 
 
+def test_a_session_that_its_owner_gave_back_when_cancelled_is_not_cut_from_its_next_one(
+    watch: Watch, clock: Hands
+) -> None:
+    class Answering(Line):
+        def cancel_statement(self) -> bool:
+            super().cancel_statement()
+            for line in lines:
+                watch.end(line)
+                watch.begin(line)
+            return True
+
+    lines = [Answering(), Answering()]
+    for line in lines:
+        watch.begin(line)
+    clock.now = 91.0
+    watch.look()
+    assert [line.done for line in lines] == [["cancel"], []]
+
+
 def test_a_server_that_cannot_be_told_is_asked_once_for_all_sessions(watch: Watch, clock: Hands) -> None:
     """Each try may take seconds, while the next session's owner waits."""
     lines = [Line(can_be_told=False) for _ in range(3)]

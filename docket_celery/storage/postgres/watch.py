@@ -79,13 +79,22 @@ class Watch:
         lock, each repetition would else keep one more server process.
         """
         now = self._monotonic()
-        late = [session for session, since in list(self._since.items()) if now - since > self._longest]
+        late = [(session, since) for session, since in list(self._since.items()) if now - since > self._longest]
         can_be_told = True
-        for session in late:
+        for session, since in late:
+            if not self._is_still(session, since):
+                continue
             logger.warning("PostgreSQL has not answered for %g s: the connection is given up", self._longest)
             can_be_told = can_be_told and session.cancel_statement()
-            session.cut()
-            self.end(session)
+            if self._is_still(session, since):
+                session.cut()
+                self._since.pop(session, None)
+
+    def _is_still(self, session: Watched, since: float) -> bool:
+        """Whether the session is still in that use. To cancel a statement may take seconds, in which others end; and
+        once it is cancelled, its session is given back, and may be in its next use already.
+        """
+        return self._since.get(session) == since
 
     def _keep_looking(self) -> None:
         while True:
