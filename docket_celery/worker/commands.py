@@ -51,7 +51,12 @@ def _docket(context: click.Context) -> Docket:
 
 
 def _client(docket: Docket, tenant: str | None) -> Client:
-    return docket if tenant is None else docket.for_tenant(tenant)
+    """The verbs under the tenant's scope. Wrong usage where the app requires a tenant and none was given."""
+    if tenant is not None:
+        return docket.for_tenant(tenant)
+    if docket.config.tenant_mode == "required":
+        raise click.UsageError("docket_tenant_mode is 'required': give --tenant")
+    return docket
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
@@ -329,7 +334,7 @@ def prune(docket: Docket, dry_run: bool, graphs: bool, yes: bool, tenant: str | 
     """Remove ended runs and events that are past their retention."""
     from docket_celery.worker import tables
 
-    client = _client(docket, tenant)
+    client = docket if tenant is None else docket.for_tenant(tenant)  # Without one it removes those of all tenants.
     if docket.config.run_retention is None and docket.config.event_retention is None:
         click.echo("neither docket_run_retention nor docket_event_retention is set: everything is kept", err=True)
     if dry_run or not yes:

@@ -261,6 +261,20 @@ def test_a_list_of_runs_fits_a_narrow_terminal(docket: Docket, asking: Run) -> N
     assert f"{asking.started_at:%Y-%m-%d}" in row
 
 
+@pytest.mark.parametrize(
+    "command", ["graphs", "graphs show g", "runs", "show r", "events r", "resolve r i true", "cancel r", "retry r"]
+)
+def test_where_a_tenant_is_required_a_command_asks_for_its_option(command: str) -> None:
+    docket = a_docket("postgresql://127.0.0.1:1/nowhere", docket_tenant_mode="required")
+    assert "docket_tenant_mode is 'required': give --tenant" in _refused(docket, *command.split(), code=2)
+
+
+def test_what_is_no_tenants_own_needs_none_where_one_is_required(docket: Docket) -> None:
+    required = a_docket(docket.database_url, docket_tenant_mode="required", docket_run_retention=60)
+    for command in ("status", "drain", "prune --dry-run"):
+        _done(required, *command.split())
+
+
 @pytest.mark.parametrize("limit", ["nan", "inf", "-1", "1e300"])
 def test_a_limit_that_is_no_time_is_wrong_usage(docket: Docket, limit: str) -> None:
     for option in ("--due-limit", "--scan-limit"):
