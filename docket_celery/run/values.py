@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,6 +29,7 @@ from pydantic import BaseModel
 
 from docket_celery.errors import ValueRefused, shown
 from docket_celery.run.document import JsonValue
+from docket_celery.run.models import of_dataclass, of_model
 
 MAX_DEPTH: Final = 200
 """Lists and objects within one another."""
@@ -190,10 +190,9 @@ class _Walk:
         if isinstance(value, list | tuple):
             return self._list(value, depth + 1)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._object(_attributes(value), depth + 1)
+            return self._object(of_dataclass(value), depth + 1)
         if isinstance(value, BaseModel):
-            by_alias = _reads_its_aliases(type(value))
-            return self.convert(value.model_dump(by_alias=by_alias, round_trip=True, warnings=False), depth)
+            return self.convert(of_model(value), depth)
         if isinstance(value, Mapping):
             return self._object(dict(value), depth + 1)
         raise _Refused(f"{type(value).__name__} has no JSON form here")
@@ -244,35 +243,6 @@ _FORMS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
     (UUID, str),
     (Decimal, _decimal),
 )
-
-
-@lru_cache(maxsize=1_024)
-def _reads_its_aliases(model: type[BaseModel]) -> bool:
-    """Whether a model is kept under its aliases: not where these are only for writing and it reads the names of its
-    fields, as with `serialization_alias`. It would come back with its defaults.
-    """
-    try:
-        read = _names(model.model_json_schema(mode="validation"))
-        written = _names(model.model_json_schema(mode="serialization"))
-        return read <= written or not read <= _names(model.model_json_schema(mode="serialization", by_alias=False))
-    except Exception:  # Types may have schemas of their own making, or none.
-        return True
-
-
-def _names(schema: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """What the types of a JSON Schema call their fields, each with the name of its type."""
-    types = {"": schema, **schema.get("$defs", {})}
-    return {(name, field) for name, type_ in types.items() for field in type_.get("properties", ())}
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """A dataclass's fields, under the names that it reads: pydantic's may have aliases."""
-    aliases = {
-        name: field.validation_alias
-        for name, field in getattr(value, "__pydantic_fields__", {}).items()
-        if isinstance(field.validation_alias, str)
-    }
-    return {aliases.get(field.name, field.name): getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _segment(key: str | int) -> str:

@@ -17,9 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasGenerator, BaseModel, ConfigDict, Field, TypeAdapter
-from pydantic.alias_generators import to_camel
-from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic import BaseModel, Field
 from support.graphs import json_values, unhurried
 
 from docket_celery.errors import ValueRefused
@@ -60,47 +58,7 @@ class Order(BaseModel):
     total: Decimal = Field(alias="amount")
 
 
-class Item(BaseModel):
-    model_config = ConfigDict(alias_generator=AliasGenerator(serialization_alias=to_camel))
-    unit_price: int = 0
-    next_item: Item | None = None
-
-
-class Basket(BaseModel):
-    """Its aliases are for what it sends elsewhere: it reads the names of its fields."""
-
-    all_items: list[Item] = []
-    order_total: int = Field(0, serialization_alias="total")
-
-
-class Inbound(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-    unit_price: int = 0
-    hidden: int = Field(0, exclude=True)
-
-
-@checked_dataclass
-class Sent:
-    unit_price: int = Field(0, alias="price")
-    order_total: int = Field(0, serialization_alias="total")
-    received: int = Field(0, validation_alias="in")
-
-
 Pair = namedtuple("Pair", "a b")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        Basket(all_items=[Item(unit_price=3, next_item=Item(unit_price=4))], order_total=7),
-        Item(unit_price=3),
-        Inbound(unit_price=3),
-        TypeAdapter(Sent).validate_python({"price": 3, "order_total": 7, "in": 8}),
-    ],
-    ids=repr,
-)
-def test_a_model_is_kept_under_the_names_that_it_reads(value: Any) -> None:
-    assert TypeAdapter(type(value)).validate_python(kept(value)) == value
 
 
 def kept(value: Any, max_bytes: int | None = None) -> Any:
