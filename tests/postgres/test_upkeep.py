@@ -61,6 +61,14 @@ def test_the_session_whose_transaction_is_open_longest_is_named(beside: psycopg.
         assert found.oldest_transaction_age > timedelta()
 
 
+def test_a_session_is_named_though_its_role_is_gone(beside: psycopg.Connection) -> None:
+    beside.execute("CREATE ROLE leaver LOGIN")
+    with psycopg.connect(beside.info.dsn, user="leaver", application_name="") as other:
+        other.execute("SELECT")
+        beside.execute("DROP ROLE leaver")
+        assert _upkeep(beside).oldest_transaction == f"session {other.info.backend_pid} of "
+
+
 def test_a_prepared_transaction_is_named_before_younger_sessions(beside: psycopg.Connection) -> None:
     with psycopg.connect(beside.info.dsn) as other:
         other.execute("SELECT pg_current_xact_id()")

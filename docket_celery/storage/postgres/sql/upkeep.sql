@@ -6,7 +6,7 @@ WITH own AS (
 ),
 -- Of other roles' sessions a role sees only what it may; of prepared transactions it sees all.
 unended AS (
-    SELECT 'session ' || a.pid || ' of ' || a.usename || coalesce(' (' || nullif(a.application_name, '') || ')', '') AS who,
+    SELECT concat('session ', a.pid, ' of ', a.usename, ' (' || nullif(a.application_name, '') || ')') AS who,
            clock_timestamp() - a.xact_start AS age
     FROM pg_stat_activity a
     WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
