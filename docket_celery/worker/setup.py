@@ -26,11 +26,12 @@ from docket_celery.executors import NodeExecutor
 from docket_celery.storage.contracts.fleet import Fleet
 from docket_celery.storage.postgres import open_storage
 from docket_celery.telemetry.hook import Hooks
+from docket_celery.worker import schedule
 from docket_celery.worker.nodes import AppResolver
 from docket_celery.worker.nudges import Windows
 from docket_celery.worker.pools import node_executor
-from docket_celery.worker.publisher import DISPATCH, PRUNE, Publisher
-from docket_celery.worker.queues import address_of, make_known, queue_of
+from docket_celery.worker.publisher import Publisher
+from docket_celery.worker.queues import make_known
 from docket_celery.worker.signals import are_received, send
 from docket_celery.worker.standing_in import PoolLedger
 from docket_celery.worker.stopping import StopFlag
@@ -143,14 +144,6 @@ class Docket(Client):
         return self.config.database_url
 
     @property
-    def periodic(self) -> dict[str, int]:
-        """The tasks that somebody has to send again and again, and every how many seconds."""
-        every = {DISPATCH: self.config.poll_interval}
-        if self.config.run_retention is not None or self.config.event_retention is not None:
-            every[PRUNE] = self.config.prune_interval
-        return every
-
-    @property
     def fleet(self) -> Fleet:
         """Where workers register their slots."""
         return self.storage.fleet
@@ -184,30 +177,14 @@ class Docket(Client):
 
     def _beat_starts(self, sender: Any, **_signal: Any) -> None:
         """Ends a beat whose app has a wrong option: without its tick it would run on and do nothing for us."""
-        app = self.app
-        if sender.app is not app:
+        if sender.app is not self._app:
             return
         try:
             _ = self.config
         except ConfigError as error:
             raise SystemExit(f"docket_celery: {error}") from error
-        make_known(app, self.config)
-        self._address_ticks(app)
-        if lost := [name for name in self._scheduled() if name not in app.conf.beat_schedule]:
-            # The host set its schedule after ours was added: in a receiver of `on_after_finalize`, for one.
-            self._schedule(app, lost)
-            sender.scheduler.update_from_dict({name: app.conf.beat_schedule[name] for name in lost})
-
-    def _address_ticks(self, app: Celery) -> None:
-        """Has beat send them to their queue, whatever exchange the host's routes and annotations name for all tasks.
-
-        Not before beat starts: the queues are made from settings that may still change until then.
-        """
-        address = address_of(queue_of(app, self.config.tick_queue))
-        for name in self.periodic:
-            for option, value in address.items():
-                setattr(app.tasks[name], option, value)
-            app.tasks[name]._exec_options = None
+        make_known(sender.app, self.config)
+        schedule.see_to(sender, self.config)
 
     def _worker_starts(self, instance: Any, options: dict[str, Any], **_signal: Any) -> None:
         """Before the worker selects its queues. One that is not told to take leases need not know them: older versions
@@ -232,14 +209,5 @@ class Docket(Client):
 
     def _finalized(self, app: Celery) -> None:
         configure(app, self)
-        self._schedule(app, self._scheduled())
+        schedule.add_entries(app, self.config)
         self._is_set_up = True
-
-    def _scheduled(self) -> list[str]:
-        """The tasks that beat is to send."""
-        return list(self.periodic) if self.config.install_beat and self.config.tick == "beat" else []
-
-    def _schedule(self, app: Celery, names: list[str]) -> None:
-        for name in names:
-            every = float(self.periodic[name])
-            app.add_periodic_task(every, app.tasks[name].s(), name=name, queue=self.config.tick_queue)

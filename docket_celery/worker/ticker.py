@@ -16,6 +16,7 @@ from celery.worker.consumer.tasks import Tasks
 
 from docket_celery.clock import Jitter, RandomJitter
 from docket_celery.worker.capacity import slots_of
+from docket_celery.worker.schedule import periodic
 from docket_celery.worker.setup import Docket
 
 SPREAD = 0.25
@@ -43,7 +44,7 @@ class Ticker(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, consumer: Any) -> None:
         assert self._docket is not None
-        for task, interval in self._docket.periodic.items():
+        for task, interval in periodic(self._docket.config).items():
             self._set(consumer, task, interval, interval * self._jitter.fraction())
 
     def stop(self, consumer: Any) -> None:
