@@ -52,7 +52,7 @@ class Docket(Client):
         self.pool_ledger = PoolLedger()
         self._app: Celery | None = None
         self._read: tuple[Any, Config] | None = None
-        self._is_set_up = False
+        self._was_finalized = False
         if app is not None:
             self.init_app(app)
 
@@ -203,11 +203,13 @@ class Docket(Client):
             self.publisher.flush()
 
     def _configured_anew(self, sender: Celery, **_signal: Any) -> None:
-        """What was set up by settings that hold no more is set up again."""
-        if self._is_set_up:
+        """What was set up by settings that hold no more, or could not be for a wrong one, is set up again."""
+        if self._was_finalized:
             self._finalized_later(sender)
 
     def _finalized(self, app: Celery) -> None:
-        configure(app, self)
-        schedule.add_entries(app, self.config)
-        self._is_set_up = True
+        try:
+            configure(app, self)
+            schedule.add_entries(app, self.config)
+        finally:
+            self._was_finalized = True

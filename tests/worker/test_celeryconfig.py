@@ -125,6 +125,18 @@ def test_an_app_that_is_configured_after_it_was_finalized_means_what_it_says_las
     assert app.conf.beat_schedule[DISPATCH]["schedule"] == 7.0
 
 
+def test_an_app_whose_options_were_wrong_when_it_was_finalized_is_set_up_when_they_are_mended() -> None:
+    app = Celery("mended", broker="memory://", set_as_current=False)
+    app.config_from_object({"docket_poll_interval": 0})
+    docket = Docket(app)
+    app.finalize()
+    with pytest.raises(ConfigError, match="docket_poll_interval"):
+        _ = docket.config
+    app.config_from_object(Late)
+    assert (app.tasks[VEHICLE].queue, app.tasks[DISPATCH].queue) == ("flows", "flows.ticks")
+    assert set(app.conf.beat_schedule) == {"own", DISPATCH}
+
+
 @pytest.mark.parametrize("settings", [{}, {"docket_install_beat": False}, {"docket_tick": "worker"}], ids=str)
 def test_a_beat_whose_schedule_was_set_anew_after_finalization_has_our_entries_all_the_same(
     settings: dict[str, Any],
