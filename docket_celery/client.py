@@ -206,8 +206,8 @@ class Client(ABC):
         limit: int = 50,
         before: str | None = None,
     ) -> RunPage:
-        """Summaries, newest first; `before` is the `next_before` of the previous page. With `poisoned` only of running
-        runs that their claim limits halted.
+        """Summaries, newest first; `before` is the `next_before` of the previous page. With `poisoned`, only of runs
+        that their claim limits halted.
         """
         query = ListQuery(
             limit=limit,

@@ -61,8 +61,8 @@ def shown(value: object) -> str:
 
 
 def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Whether the class of an error of others is one of these, or derives from one. The error itself, which
-    `isinstance` would ask too, may answer with code of its own.
+    """Whether somebody else's error is of one of these kinds, by its real class alone. `isinstance` would ask the error
+    itself as well, which may answer with code of its own.
     """
     return issubclass(type(error), kinds)
 

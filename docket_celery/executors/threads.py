@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from docket_celery.daemons import begin_daemon
 
 Work: TypeAlias = Callable[[], object]
-"""Anything true that it returns says that its thread is not fit for other work."""
+"""If it returns anything true, its thread is not fit for further work."""
 
 KEPT: Final = 10.0
 """Seconds from its start in which a thread takes further work, busy or idle.

@@ -22,7 +22,7 @@ class ClaimedWork:
 
     After one that failed in the vehicle's own thread, the slot's next run begins in another task. What hosts put in
     order there between two tasks (the connections of Django, a session of SQLAlchemy) may be why it failed, and would
-    fail every run that follows here. They reach no helper thread: that one is not used again.
+    fail every run that follows here. None of that reaches a helper thread: it is not used again.
     """
 
     def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:

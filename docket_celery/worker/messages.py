@@ -17,8 +17,8 @@ CONTENT: Final = {"json": ("json", "application/json"), "auth": ("auth", "applic
 
 
 def written_in(task_serializer: str) -> str:
-    """The serializer of our messages in an app whose tasks have this one: JSON, whatever it is, but where messages are
-    signed (Celery's `auth`) its workers are to take no others.
+    """The serializer of our messages in an app whose own tasks have this one: JSON, whichever that is, unless it is the
+    `auth` with which Celery signs messages. The workers of such an app take no others.
     """
     return "auth" if task_serializer == "auth" else "json"
 

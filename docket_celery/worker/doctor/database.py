@@ -36,9 +36,9 @@ def triggers(facts: Facts) -> Finding | None:
     return Finding(
         check="triggers",
         verdict="problem",
-        seen=f"{', '.join(idle)}: disabled, or not for every session",
+        seen=f"{', '.join(idle)}: disabled, or not enabled for every session",
         advice=f"`ALTER TABLE {facts.config.schema}.runs ENABLE ALWAYS TRIGGER NAME` for each. A restore with "
-        "--disable-triggers leaves them so; meanwhile a row that no run may have is not refused everywhere.",
+        "--disable-triggers leaves them so; until then not every session refuses a row that no run may have.",
     )
 
 
