@@ -97,7 +97,10 @@ class Hooks:
             self.add(hook)
 
     def add(self, hook: Hook, *, needs_values: NeedsValues = lambda moment: True) -> None:
-        """Adds one more listener. A vehicle does not fetch large values for one that says it does not need them."""
+        """Adds one more listener. A vehicle does not fetch large values for one that says it does not need them.
+
+        It is given the run that the vehicle goes on with, and must change nothing in it.
+        """
         self._hooks.append(hook)
         self._needs_values.append(needs_values)
 
