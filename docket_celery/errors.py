@@ -60,6 +60,13 @@ def shown(value: object) -> str:
     return cut(text, LONGEST_SHOWN)
 
 
+def part_of(error: BaseException, name: str, kind: type[BaseException] = BaseException) -> Any:
+    """An attribute that errors of `kind` have, such as `__cause__`, from where the interpreter keeps it: a derived
+    class may have put code in its place.
+    """
+    return kind.__dict__[name].__get__(error)
+
+
 def is_of(error: BaseException, *kinds: type[BaseException]) -> bool:
     """Whether somebody else's error is of one of these kinds, by its real class alone. `isinstance` would ask the error
     itself as well, which may answer with code of its own.

@@ -7,10 +7,9 @@ cause, that carry megabytes, or whose chain has thousands of links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
 
-from docket_celery.errors import PermanentFailure, cut, is_of
+from docket_celery.errors import PermanentFailure, cut, is_of, part_of
 from docket_celery.run.document import Failure, JsonValue
 
 LONGEST_MESSAGE = 4_000
@@ -33,12 +32,14 @@ def failure_of(error: BaseException, *, code: str, node: str) -> Failure:
 
 def is_permanent(error: BaseException) -> bool:
     """Whether it is a `PermanentFailure`, or a group that holds one, as `asyncio.TaskGroup` raises it."""
-    left = [error]
+    left, seen = [error], set[int]()
     while left:
         following = left.pop()
         if is_of(following, PermanentFailure):
             return True
-        left.extend(_members(following))
+        if id(following) not in seen:
+            seen.add(id(following))
+            left.extend(_members(following))
     return False
 
 
@@ -77,23 +78,14 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 def _behind(error: BaseException) -> list[BaseException]:
     """The members of a group, and what an exception was raised from or, unless that is suppressed, while handling."""
-    cause, context = _CAUSE(error), _CONTEXT(error)
-    from_before = cause if cause is not None or _SUPPRESSES_CONTEXT(error) else context
+    cause, is_alone = part_of(error, "__cause__"), part_of(error, "__suppress_context__")
+    from_before = cause if cause is not None or is_alone else part_of(error, "__context__")
     # Never asked whether it is true: that may raise as well.
     return [*_members(error)[:MOST_CAUSES], *([] if from_before is None else [from_before])]
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:
-    return _MEMBERS(error) if is_of(error, BaseExceptionGroup) else ()
-
-
-def _part_of(kind: type[BaseException], name: str) -> Callable[[BaseException], Any]:
-    """Reads an attribute where the interpreter keeps it, whatever a derived class has put in its place."""
-    read: Callable[[BaseException], Any] = kind.__dict__[name].__get__
-    return read
-
-
-_CAUSE: Final = _part_of(BaseException, "__cause__")
-_CONTEXT: Final = _part_of(BaseException, "__context__")
-_SUPPRESSES_CONTEXT: Final = _part_of(BaseException, "__suppress_context__")
-_MEMBERS: Final = _part_of(BaseExceptionGroup, "exceptions")
+    members: Sequence[BaseException] = ()
+    if is_of(error, BaseExceptionGroup):
+        members = part_of(error, "exceptions", BaseExceptionGroup)
+    return members

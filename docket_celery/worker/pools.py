@@ -12,7 +12,7 @@ from collections.abc import Callable
 from billiard.process import current_process
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from docket_celery.errors import is_of
+from docket_celery.errors import is_of, part_of
 from docket_celery.executors import NodeExecutor
 from docket_celery.worker.stopping import is_being_terminated
 
@@ -56,7 +56,7 @@ def is_farewell(error: BaseException) -> bool:
 
 
 def _comes_from_a_handler_of_the_worker(error: BaseException) -> bool:
-    trace = error.__traceback__
+    trace = part_of(error, "__traceback__")
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__") == "celery.apps.worker":
             return True

@@ -96,7 +96,15 @@ class HasNoMembers(ExceptionGroup):
         raise RuntimeError("no members")
 
 
+def shared_over_and_over() -> BaseException:
+    error: Exception = ValueError("one")
+    for _ in range(60):
+        error = ExceptionGroup("twice", [error, error])
+    return error
+
+
 HARD = {
+    "a group of two to the sixtieth": shared_over_and_over,
     "self": caused_by_itself,
     "circle": caused_in_a_circle,
     "thousands": caused_by_thousands,

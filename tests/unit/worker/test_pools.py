@@ -29,6 +29,19 @@ def test_a_worker_that_shuts_down_in_this_thread_is_no_failure_of_the_node(error
     assert is_farewell(error)
 
 
+def test_an_error_that_hides_where_it_comes_from_is_the_nodes_own() -> None:
+    class Hides(Exception):
+        @property
+        def __traceback__(self) -> None:
+            raise RuntimeError("no traceback")
+
+        @property
+        def __class__(self) -> type:
+            raise RuntimeError("no class")
+
+    assert not is_farewell(Hides())
+
+
 def test_an_interrupt_comes_from_the_keyboard_only_where_python_would_raise_one() -> None:
     def ignore(number: int, frame: FrameType | None) -> None:
         return None
