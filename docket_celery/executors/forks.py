@@ -4,12 +4,12 @@ did as a vehicle would be done twice.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
+from docket_celery.errors import is_of, part_of
 from docket_celery.runtime.executor import AttemptResult, MayBegin, Raised, Started, call
 
 Passes = Callable[[BaseException], bool]
@@ -35,11 +35,13 @@ def end_copy_of(process: int, error: BaseException | None) -> None:
     if os.getpid() == process:
         return
     status = 0 if error is None else 1
-    with contextlib.suppress(Exception):
-        if isinstance(error, SystemExit):
-            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    try:
+        if error is not None and is_of(error, SystemExit):
+            code = part_of(error, "code", SystemExit)
+            status = code if isinstance(code, int) else int(code is not None)
         elif error is not None:
             traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(status & 0xFF)
+    finally:
+        os._exit(status & 0xFF)  # Whatever was raised since.

@@ -16,11 +16,18 @@ import os, sys, time
 from support.attempts import attempt
 from docket_celery.executors import FencedExecutor, NodeExecutor
 
+class Hides(Exception):
+    @property
+    def __class__(self):
+        sys.exit(9)
+
 def leave(how):
     if how == "returns":
         return "the copy's"
     if how == "raises":
         raise ValueError("in the copy")
+    if how == "hides its class":
+        raise Hides
     sys.exit({"ends well": None, "ends with 7": 7, "ends with a message": "sorry"}[how])
 
 def node(how):
@@ -50,15 +57,24 @@ KINDS = ["alone", "without a limit", "siblings", "fenced", "async", "async sibli
 WAYS = {"returns": 0, "raises": 1, "ends well": 0, "ends with 7": 7, "ends with a message": 1}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("how", "status"), WAYS.items(), ids=WAYS.keys())
-def test_only_the_process_that_called_the_node_goes_on(kind: str, how: str, status: int) -> None:
-    ended = subprocess.run(
+def forked(kind: str, how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", PROGRAM, kind, how],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
         timeout=60.0,
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("how", "status"), WAYS.items(), ids=WAYS.keys())
+def test_only_the_process_that_called_the_node_goes_on(kind: str, how: str, status: int) -> None:
+    ended = forked(kind, how)
     assert ended.stdout.splitlines() == ["in the copy", f"came back with {status}"], ended.stderr
     assert ("ValueError: in the copy" in ended.stderr) == (how == "raises")
+
+
+def test_a_copy_whose_error_ends_whoever_looks_at_it_ends_as_after_any_other() -> None:
+    ended = forked("alone", "hides its class")
+    assert ended.stdout.splitlines() == ["in the copy", "came back with 1"], ended.stderr
