@@ -145,7 +145,7 @@ class _Line:
 
     def ask(self, name: str, *values: bytes) -> bytes | None:
         """The first value of a statement's one row."""
-        self._pgconn.send_query_params(self._queries.numbered(name).text, values)
+        self._pgconn.send_query_params(self._queries.numbered(name).text, list(values))  # Older drivers take no other.
         until = time.monotonic() + ANSWER_LIMIT
         while self._pgconn.flush() or self._pgconn.is_busy():
             if not self._reads(until - time.monotonic()):

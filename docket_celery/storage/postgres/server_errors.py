@@ -7,10 +7,10 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-_TRANSACTION_TIMEOUT: Final[type[psycopg.Error]] = getattr(
-    errors, "TransactionTimeout", errors.IdleInTransactionSessionTimeout
-)
-"""It came with PostgreSQL 17, and the oldest psycopg does not know it."""
+_TRANSACTION_TIMEOUT: Final[type[psycopg.Error]] = getattr(errors, "TransactionTimeout", psycopg.InternalError)
+"""It came with PostgreSQL 17. The oldest psycopg knows it by its kind alone: there the others of that kind are tried
+once more as well.
+"""
 
 MISSING: Final = (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName)
 """The schema is not there, or too old."""

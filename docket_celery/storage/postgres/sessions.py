@@ -65,8 +65,9 @@ class _SaidAnyway(logging.Filter):
     """Drops what a pool of ours logs on a failure to connect: `StoreUnavailable` says it, once and with its place."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        subject = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        return not (isinstance(subject, str) and subject.startswith(_POOL_NAMES))
+        # The text quotes the pool's name; that it is among the arguments too is so with newer pools only.
+        said = record.getMessage()
+        return not any(f"{quote}{_POOL_NAMES}" in said for quote in "'\"")
 
 
 logging.getLogger("psycopg.pool").addFilter(_SaidAnyway())
