@@ -61,7 +61,7 @@ class TestFrozenOrKilled:
         place.start("healthy")
         token = place.hold()
         place.clock.advance(1)
-        with suppress(psycopg.errors.AdminShutdown), psycopg.connect(beside.info.dsn) as frozen:
+        with suppress(psycopg.OperationalError), psycopg.connect(beside.info.dsn) as frozen:
             frozen.execute("SELECT pg_advisory_xact_lock(%s)", (advisory_key("prune", "docket"),))
             frozen.execute("SELECT FROM docket.runs WHERE finished_at IS NOT NULL FOR UPDATE")
             with within(5.0):
