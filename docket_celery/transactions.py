@@ -16,8 +16,8 @@ Action: TypeAlias = Callable[[], None]
 
 _PENDING: Final = "docket_celery.pending"
 """Where a SQLAlchemy session keeps what is to be done when it commits."""
-_IDLE: Final = 0
-"""libpq's status of a connection without a transaction."""
+_IDLE, _BROKEN = 0, 3
+"""libpq's status of a connection without a transaction, and of one whose transaction a failed statement has broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,8 @@ def joined(given: Any) -> CallersTransaction:
     if hasattr(given, "registry") and callable(given):  # SQLAlchemy's scoped session: the registry of the real ones.
         given = given()
     if _has_verb(given, "connection") and hasattr(given, "in_nested_transaction"):
-        return CallersTransaction(
-            connection=_begun(given.connection()), committed=lambda action: _when_committed(given, action)
-        )
+        driver = _begun(given.connection())
+        return CallersTransaction(connection=driver, committed=lambda action: _when_committed(given, driver, action))
     return _plain(_begun(given) if _has_verb(given, "exec_driver_sql") else given)
 
 
@@ -60,23 +59,27 @@ def _has_verb(given: Any, name: str) -> bool:
     return inspect.isroutine(method) and not inspect.iscoroutinefunction(method)
 
 
-def _when_committed(session: Any, action: Action) -> None:
+def _when_committed(session: Any, driver: Any, action: Action) -> None:
     """One set of listeners for each session, however many runs it starts: SQLAlchemy drops none it was given."""
     pending: list[_Pending] | None = session.info.get(_PENDING)
     if pending is None:
         pending = session.info[_PENDING] = []
         event = importlib.import_module("sqlalchemy").event
+        event.listen(session, "before_commit", _committing)
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
         event.listen(session, "after_transaction_end", _ended)
-    pending.append(_Pending(action=action, savepoints=tuple(_savepoints(session))))
+    pending.append(_Pending(action=action, connection=driver, savepoints=tuple(_savepoints(session))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """An action, and the savepoints it was asked for in: it goes when one of them is rolled back."""
+    """An action, the driver's connection, and the savepoints it was asked for in: it goes when one of them is rolled
+    back.
+    """
 
     action: Action
+    connection: Any
     savepoints: tuple[Any, ...]
 
 
@@ -87,13 +90,22 @@ def _savepoints(session: Any) -> Iterator[Any]:
         transaction = transaction.parent
 
 
+def _committing(session: Any) -> None:
+    """A transaction that a failed statement has broken: its commit rolls it back, and SQLAlchemy is not told."""
+    if not session.in_nested_transaction():
+        pending = session.info[_PENDING]
+        pending[:] = [entry for entry in pending if _status(entry.connection) != _BROKEN]
+
+
 def _committed(session: Any) -> None:
     if session.in_nested_transaction():
         return  # A savepoint is not durable.
     pending = list(session.info[_PENDING])
     session.info[_PENDING].clear()
     for entry in pending:
-        entry.action()
+        # A session that has joined a transaction of its connection, as in tests, says that it commits and does not.
+        if _status(entry.connection) == _IDLE:
+            entry.action()
 
 
 def _rolled_back(session: Any, savepoint: Any) -> None:
@@ -116,8 +128,12 @@ def _begun(given: Any) -> Any:
 def _plain(driver: Any) -> CallersTransaction:
     def committed(action: Action) -> None:
         # An autocommitting connection outside of a transaction has committed by itself.
-        info = getattr(driver, "info", None)
-        if getattr(info, "transaction_status", None) == _IDLE:
+        if _status(driver) == _IDLE:
             action()
 
     return CallersTransaction(connection=driver, committed=committed)
+
+
+def _status(driver: Any) -> Any:
+    """libpq's status of the transaction on a connection of psycopg; None for another driver's."""
+    return getattr(getattr(driver, "info", None), "transaction_status", None)

@@ -250,6 +250,37 @@ def test_what_a_savepoint_took_back_or_a_closed_session_left_is_not_told(
     assert len(place.nudges.after) == 1
 
 
+def test_a_commit_that_a_failed_statement_has_turned_into_a_rollback_is_not_told(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine
+) -> None:
+    with Session(sqlalchemy_engine) as session:
+        place.docket.start_run(place.ref, connection=session)
+        with pytest.raises(sqlalchemy.exc.ProgrammingError):
+            session.execute(sqlalchemy.text("SELECT FROM nowhere"))
+        session.commit()
+        assert (place.runs(), place.told(), place.nudges.after) == (0, [], [])
+        kept = place.docket.start_run(place.ref, connection=session)
+        with pytest.raises(sqlalchemy.exc.ProgrammingError), session.begin_nested():
+            session.execute(sqlalchemy.text("SELECT FROM nowhere"))
+        session.commit()
+    assert (place.runs(), place.told()) == (1, [(kept.id, "run_initialized")])
+
+
+@pytest.mark.parametrize("mode", ["conditional_savepoint", "create_savepoint", "rollback_only"])
+@pytest.mark.parametrize("inside_savepoint", [False, True])
+def test_a_session_that_joined_a_transaction_of_its_connection_tells_nothing_when_it_says_it_commits(
+    place: Place, sqlalchemy_engine: sqlalchemy.Engine, mode: Any, inside_savepoint: bool
+) -> None:
+    with sqlalchemy_engine.connect() as connection, connection.begin() as transaction:
+        if inside_savepoint:
+            connection.begin_nested()
+        with Session(connection, join_transaction_mode=mode) as session:
+            place.docket.start_run(place.ref, connection=session)
+            session.commit()
+        transaction.rollback()
+    assert (place.runs(), place.told(), place.nudges.after) == (0, [], [])
+
+
 def test_a_start_joined_to_a_bare_psycopg_transaction_is_not_told(place: Place) -> None:
     with psycopg.connect(place.url) as mine:
         place.docket.start_run(place.ref, connection=mine)
