@@ -242,3 +242,50 @@ def _drained(storage: Any, place: Scene) -> bool:
         except (StaleFence, NotFound):
             continue
     return not leases
+
+
+@pytest.fixture
+def pruned_when_read(place: Scene, monkeypatch: pytest.MonkeyPatch) -> list[PruneCount]:
+    """What a pruner removes just before a start reads the run that holds its key, which it has seen."""
+    passes: list[PruneCount] = []
+    database = place.runs._database  # type: ignore[attr-defined]
+    execute = database.execute
+
+    def execute_late(session: Any, name: str, parameters: dict[str, Any], **options: Any) -> Any:
+        if name in ("fetch_run", "fetch_runs") and not passes:
+            passes.append(_prune(place))
+        return execute(session, name, parameters, **options)
+
+    place.start("run-1", start_key="one", input_digest="d")
+    place.mutate("run-1", status=RunStatus.DONE)
+    place.start("run-2", start_key="two", input_digest="d")
+    place.clock.advance(YEAR)
+    monkeypatch.setattr(database, "execute", execute_late)
+    return passes
+
+
+class TestStartKeys:
+    def test_a_run_that_goes_while_its_key_is_met_makes_room_for_a_new_one(
+        self, place: Scene, pruned_when_read: list[PruneCount]
+    ) -> None:
+        started = place.start("run-3", start_key="one", input_digest="d")
+        assert [count.runs for count in pruned_when_read] == [1]
+        assert (started.created, started.run.id, place.info("run-3").start_key) == (True, "run-3", "one")
+
+    def test_one_that_goes_while_a_batch_meets_its_key_does_so_too(
+        self, place: Scene, pruned_when_read: list[PruneCount]
+    ) -> None:
+        keys = {"run-3": "three", "run-4": "one", "run-5": "one", "run-6": "two", "run-7": None}
+        batch = [
+            an_initial(a_run(run_id, at=place.now), start_key=key, input_digest=None if key is None else "d")
+            for run_id, key in keys.items()
+        ]
+        started = place.runs.insert_runs(TENANTLESS, batch)
+        assert [count.runs for count in pruned_when_read] == [1]
+        assert [(start.run.id, start.created) for start in started] == [
+            ("run-3", True),
+            ("run-4", True),
+            ("run-4", False),
+            ("run-2", False),
+            ("run-7", True),
+        ]

@@ -28,6 +28,7 @@ SessionOrCursor: TypeAlias = Session | psycopg.Cursor[DictRow]
 
 _KEY_ROUNDS: Final = 10
 """How often a start looks for the holder of its key again, when that was pruned in between."""
+_PRUNED: Final = "a run that was started by an attempt whose reply was lost has been pruned since"
 
 
 class PostgresStarts(PostgresTaking):
@@ -65,7 +66,10 @@ class PostgresStarts(PostgresTaking):
                 if not again:
                     raise
                 # The lost attempt had committed all of them: ids are random, so the runs are ours.
-                return self._started_all(session, tenant, initials, {}, self._holders(session, tenant, initials))
+                started = self._started_all(session, tenant, initials, {}, self._holders(session, tenant, initials))
+                if started is None:
+                    raise StoreUnavailable(_PRUNED) from None
+                return started
 
         return self._database.run(insert)
 
@@ -78,33 +82,39 @@ class PostgresStarts(PostgresTaking):
                 if row is not None:
                     return _created(initial, row["now"])
                 holder = self._database.execute(session, "holder_of_key", parameters).fetchone()
-                if holder is not None:
-                    return self._started_before(session, initial, parameters, holder)
+                started = None if holder is None else self._started_before(session, initial, parameters, holder)
+                if started is not None:
+                    return started
         except errors.ForeignKeyViolation as error:
             raise NotFound(missing_versions([initial])) from error
         except errors.UniqueViolation as error:
             if not again:
                 raise InvalidCommit(f"run id {initial.run.id!r} is taken") from error
             # The lost attempt had committed: ids are random, so the run is ours.
-            return self._started_before(session, initial, parameters, parameters)
+            started = self._started_before(session, initial, parameters, parameters)
+            if started is None:
+                raise StoreUnavailable(_PRUNED) from error
+            return started
         raise StoreUnavailable(f"the holder of start key {initial.start_key!r} kept changing")
 
     def _started_before(
         self, session: SessionOrCursor, initial: InitialRun, parameters: dict[str, Any], holder: dict[str, Any]
-    ) -> Started:
+    ) -> Started | None:
+        """The run that holds the key. None when it has been pruned since."""
         identity = ("graph_id", "graph_hash", "input_digest")
         if any(holder[name] != parameters[name] for name in identity):
             raise KeyConflict(initial.start_key or "", holder["id"])
         row = self._database.execute(session, "fetch_run", {**parameters, "id": holder["id"]}).fetchone()
         if row is None:
-            raise StoreUnavailable(f"run {holder['id']!r} was pruned while it was read")
+            return None
         return Started(run=run_of(row), created=row["id"] == initial.run.id, now=row["now"])
 
     def _insert_all(
         self, session: SessionOrCursor, tenant: str | None, initials: Sequence[InitialRun]
     ) -> tuple[Started, ...]:
         """Inserts what is not held by a key yet; whatever it raises has to undo what it inserted before."""
-        open_, inserted = list(_first_of_each_key(initials)), dict[str, datetime]()
+        firsts, inserted = list(_first_of_each_key(initials)), dict[str, datetime]()
+        open_ = firsts
         for _ in range(_KEY_ROUNDS):
             parameters = of_initials(open_, tenant, self._database.now())
             try:
@@ -114,13 +124,16 @@ class PostgresStarts(PostgresTaking):
             except errors.UniqueViolation as error:
                 raise InvalidCommit(f"the id of one of {len(initials)} runs is taken") from error
             inserted |= {row["id"]: row["now"] for row in rows}
-            left = [initial for initial in open_ if initial.run.id not in inserted]
-            if not left and len(open_) == len(initials):
+            left = [initial for initial in firsts if initial.run.id not in inserted]
+            if not left and len(firsts) == len(initials):
                 return tuple(_created(initial, inserted[initial.run.id]) for initial in initials)
             holders = self._holders(session, tenant, initials)
             open_ = [initial for initial in left if initial.start_key not in holders]
             if not open_:
-                return self._started_all(session, tenant, initials, inserted, holders)
+                started = self._started_all(session, tenant, initials, inserted, holders)
+                if started is not None:
+                    return started
+                open_ = left
         raise StoreUnavailable(f"the holder of start key {open_[0].start_key!r} kept changing")
 
     def _holders(
@@ -139,13 +152,16 @@ class PostgresStarts(PostgresTaking):
         initials: Sequence[InitialRun],
         inserted: dict[str, datetime],
         holders: dict[str, DictRow],
-    ) -> tuple[Started, ...]:
-        """What became of each run, those of this batch and those that were there before it."""
+    ) -> tuple[Started, ...] | None:
+        """What became of each run, those of this batch and those that were there before it. None when one of the latter
+        has been pruned since.
+        """
+        ids: list[str] = []
         for initial in initials:
             held = holders.get(initial.start_key) if initial.start_key is not None else None
             if held is not None and _identity(held) != _identity_of(initial):
                 raise KeyConflict(initial.start_key or "", held["id"])
-        ids = [holders[i.start_key]["id"] if i.start_key is not None else i.run.id for i in initials]
+            ids.append(initial.run.id if held is None else held["id"])
         absent = [run_id for run_id in ids if run_id not in inserted]
         parameters = {"ids": array(absent), "tenant": tenant or "", "now": self._database.now()}
         stored = {
@@ -164,7 +180,7 @@ class PostgresStarts(PostgresTaking):
                 row = stored[run_id]
                 started.append(Started(run=run_of(row), created=own, now=row["now"]))
             else:
-                raise StoreUnavailable(f"run {run_id!r} was pruned while it was read")
+                return None
         return tuple(started)
 
 
