@@ -8,7 +8,9 @@ itself once the missing code appears.
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +56,11 @@ class Programs:
         self._size = size
         self._forget_after = forget_after
         self._entries: OrderedDict[tuple[str | None, GraphRef], RuntimeGraph | Incompatible] = OrderedDict()
+        self._lock = threading.Lock()
+        _all.add(self)
+
+    def begin_in_child(self) -> None:
+        """A lock that another thread held at a fork is opened by nobody in the child."""
         self._lock = threading.Lock()
 
     def get(self, scope: Scope, ref: GraphRef) -> RuntimeGraph | Incompatible:
@@ -105,3 +112,14 @@ class Programs:
 
     def _incompatible(self, reason: str) -> Incompatible:
         return Incompatible(reason=reason, until=self._monotonic() + self._forget_after)
+
+
+_all: weakref.WeakSet[Programs] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for programs in list(_all):
+        programs.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -166,3 +167,7 @@ def flush_all() -> None:
     """A script that ends inside a window leaves nothing to the tick."""
     for nudges in list(_pending):
         nudges.flush()
+
+
+# What the parent has set for later, its own thread sends; and that thread may have held the lock at the fork.
+os.register_at_fork(after_in_child=_pending.clear)

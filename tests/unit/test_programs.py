@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.faults import Fault, FaultyStore, unreachable
+from support.forking import forked_while_held
 
 from docket_celery import START, Graph
 from docket_celery.compiler import canonical, graph_hash
@@ -169,3 +170,10 @@ def test_plans_need_no_node_code() -> None:
     plan = plans.get(TENANTLESS, ref)
     assert isinstance(plan, RuntimeGraph)
     assert plan.nodes["a"].call is None
+
+
+def test_a_process_that_is_forked_while_a_thread_looks_a_version_up_has_a_cache_of_its_own() -> None:
+    shelf = Shelf()
+    ref = shelf.publish()
+    shelf.programs.get(TENANTLESS, ref)
+    assert forked_while_held(shelf.programs._lock, lambda: shelf.programs.get(TENANTLESS, ref)) == 0

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.forking import forked_while_held
 from support.threadless import no_threads
 
 from docket_celery.worker.nudges import CROWD, LONGEST, SHORTEST, Nudges, Windows, flush_all
@@ -202,3 +203,16 @@ def test_nudges_that_come_now_and_then_are_all_answered_at_once() -> None:
     for _ in range(20):
         assert windows.enter() == 0
         time.advance(SHORTEST)
+
+
+def test_a_forked_process_ends_without_sending_what_its_parent_has_set_for_later() -> None:
+    rig = Rig()
+    rig.nudges.ask(after=5.0)
+
+    def end() -> None:
+        flush_all()
+        assert rig.sent == []
+
+    assert forked_while_held(rig.nudges._lock, end) == 0
+    flush_all()
+    assert len(rig.sent) == 1
