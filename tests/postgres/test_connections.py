@@ -201,6 +201,16 @@ def test_a_commit_whose_reply_was_lost_says_which_lease_came_along_with_it(
     assert (place.info("run-2").claim_redeemed, place.info("run-3").claimed_at) == (False, None)
 
 
+def test_a_forced_cancel_whose_reply_was_lost_has_changed_the_run(
+    place: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.start()
+    _lose_reply(place, monkeypatch, "force_cancel")
+    ended = place.runs.force_cancel(SYSTEM, "run-1", reason="", commit_id="mine")
+    assert (ended.changed, ended.run.checkpoint_seq, ended.run.event_seq) == (True, 2, place.run().event_seq)
+    assert not place.runs.force_cancel(SYSTEM, "run-1", reason="", commit_id="another").changed
+
+
 @pytest.mark.parametrize("key", [None, "order-17"])
 def test_a_start_whose_reply_was_lost_counts_as_created(
     place: Scene, monkeypatch: pytest.MonkeyPatch, key: str | None

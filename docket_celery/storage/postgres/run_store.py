@@ -69,7 +69,8 @@ class PostgresRunStore(PostgresMutations):
         run = bare_run_of(row)
         if run.status is not RunStatus.CANCELLED:
             raise InactiveRun(f"run {run_id!r} is {run.status.value} and cannot be cancelled")
-        return Mutated(run=run, changed=moved is not None, now=row["now"])
+        # An attempt whose reply was lost has left its id.
+        return Mutated(run=run, changed=moved is not None or row["commit_id"] == commit_id, now=row["now"])
 
     def retry_poisoned_run(self, scope: Scope, run_id: str) -> Run:
         parameters = {"id": named(run_id), "tenant": seen_by(scope), "now": self._database.now()}

@@ -177,7 +177,7 @@ SELECT * FROM moved;
 
 -- name: bare_run
 SELECT r.id, r.graph_id, r.graph_hash, r.status, r.step, r.checkpoint_seq, r.event_seq, r.started_at, r.updated_at,
-       r.finished_at, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
+       r.finished_at, r.commit_id, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
 FROM {schema}.runs r
 WHERE r.id = %(id)s::text AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s::text);
 
