@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,8 +30,8 @@ from docket_celery import START, Graph, GraphRef
 from docket_celery.client import TenantClient
 from docket_celery.config import Config
 from docket_celery.engine import build
-from docket_celery.errors import InvalidInput, KeyConflict
-from docket_celery.storage.postgres import open_storage
+from docket_celery.errors import InvalidInput, KeyConflict, StoreUnavailable
+from docket_celery.storage.postgres import open_storage, starts
 from docket_celery.telemetry.hook import Fact, Hooks, MomentCommitted
 
 
@@ -147,6 +148,29 @@ def test_a_refused_batch_leaves_the_callers_transaction_usable(place: Place) -> 
         with pytest.raises(KeyConflict):
             place.docket.start_runs(place.ref, [{"n": 1}, {"n": 2}], keys=[None, "k"], connection=mine)
     assert (place.runs(), place.rows()) == (1, 1)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_key_in_a_transaction_that_stays_open_holds_up_nobody_but_its_rivals_and_those_not_for_long(
+    place: Place, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    monkeypatch.setattr(starts, "_KEY_WAIT", "100ms")
+
+    def rival(_: int) -> str:
+        if many:
+            return place.docket.start_runs(place.ref, [{"n": 1}], keys=["k"])[0].id
+        return place.docket.start_run(place.ref, {"n": 1}, key="k").id
+
+    with psycopg.connect(place.url) as mine, ThreadPoolExecutor(8) as pool:
+        run = place.docket.start_run(place.ref, {"n": 1}, key="k", connection=mine)
+        assert mine.execute("SHOW lock_timeout").fetchone() == ("0",)
+        rivals = [pool.submit(rival, number) for number in range(8)]
+        while not all(future.done() for future in rivals):
+            assert place.runs() == 0
+        assert all(isinstance(future.exception(), StoreUnavailable) for future in rivals)
+        mine.commit()
+        assert rival(8) == run.id
+    assert place.runs() == 1
 
 
 # -- SQLAlchemy ---------------------------------------------------------------------------------------------------

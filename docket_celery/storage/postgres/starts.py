@@ -28,6 +28,10 @@ SessionOrCursor: TypeAlias = Session | psycopg.Cursor[DictRow]
 
 _KEY_ROUNDS: Final = 10
 """How often a start looks for the holder of its key again, when that was pruned in between."""
+_KEY_WAIT: Final = "1s"
+"""How long a start waits at a time for a rival's transaction that has its key. In between others get its connection:
+whoever leaves such a transaction open must not hold up all that this process does.
+"""
 _PRUNED: Final = "a run that was started by an attempt whose reply was lost has been pruned since"
 
 
@@ -78,7 +82,7 @@ class PostgresStarts(PostgresTaking):
     ) -> Started:
         try:
             for _ in range(_KEY_ROUNDS):
-                row = self._database.execute(session, "insert_run", parameters).fetchone()
+                row = self._database.execute(session, "insert_run", parameters | _bound(session)).fetchone()
                 if row is not None:
                     return _created(initial, row["now"])
                 holder = self._database.execute(session, "holder_of_key", parameters).fetchone()
@@ -118,7 +122,9 @@ class PostgresStarts(PostgresTaking):
         for _ in range(_KEY_ROUNDS):
             parameters = of_initials(open_, tenant, self._database.now())
             try:
-                rows = self._database.execute(session, "insert_runs", parameters, prepare=False).fetchall()
+                rows = self._database.execute(
+                    session, "insert_runs", parameters | _bound(session), prepare=False
+                ).fetchall()
             except errors.ForeignKeyViolation as error:
                 raise NotFound(missing_versions(initials)) from error
             except errors.UniqueViolation as error:
@@ -182,6 +188,11 @@ class PostgresStarts(PostgresTaking):
             else:
                 return None
         return tuple(started)
+
+
+def _bound(session: SessionOrCursor) -> dict[str, str | None]:
+    """The parameter that bounds the wait for a key: in our own sessions, never in a caller's transaction."""
+    return {"lock": _KEY_WAIT if isinstance(session, Session) else None}
 
 
 def _check_connection(connection: Any) -> None:

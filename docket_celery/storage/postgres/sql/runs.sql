@@ -6,10 +6,15 @@
 -- name: clock
 SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now;
 
+-- part: starting
+-- A rival for a start key may be in a transaction that stays open. A lock of NULL leaves the bound of a caller's own alone.
+clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+           CASE WHEN %(lock)s::text IS NOT NULL THEN set_config('lock_timeout', %(lock)s::text, true) END AS lock
+)
+
 -- name: insert_run
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
-),
+WITH {starting},
 run AS (
     INSERT INTO {schema}.runs (
         id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
@@ -45,9 +50,7 @@ SELECT started_at AS now {telling} FROM run;
 -- name: insert_runs
 -- Never prepared: each batch has its own size. Rows go in by key, so that two batches with the same keys wait for each
 -- other in one order.
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
-),
+WITH {starting},
 run AS (
     INSERT INTO {schema}.runs (
         id, tenant, graph_id, graph_hash, status, step, checkpoint_seq, event_seq, checkpoint_type, state,
