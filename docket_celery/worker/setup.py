@@ -76,9 +76,10 @@ class Docket(Client):
         else:
             app.on_after_finalize.connect(self._finalized_later, weak=False)
         app.on_after_configure.connect(self._configured_anew, weak=False)
-        beat_init.connect(self._beat_starts)
-        celeryd_init.connect(self._worker_starts)
-        worker_process_shutdown.connect(self._pool_process_ends)
+        own = f"docket-{id(self)}"  # Older versions of Celery take a method of two objects for one receiver.
+        beat_init.connect(self._beat_starts, dispatch_uid=own)
+        celeryd_init.connect(self._worker_starts, dispatch_uid=own)
+        worker_process_shutdown.connect(self._pool_process_ends, dispatch_uid=own)
 
     @staticmethod
     def of(app: Celery) -> Docket | None:

@@ -137,6 +137,17 @@ def test_an_app_whose_options_were_wrong_when_it_was_finalized_is_set_up_when_th
     assert set(app.conf.beat_schedule) == {"own", DISPATCH}
 
 
+def test_each_docket_of_a_process_hears_of_its_own_beat() -> None:
+    apps = [_app() for _ in range(2)]
+    dockets = [Docket(app) for app in apps]
+    for app in apps:
+        app.finalize()
+        app.conf.beat_schedule = {}
+        beat_init.send(sender=Service(app, scheduler_cls=Scheduler))
+        assert set(app.conf.beat_schedule) == {DISPATCH}
+    assert [Docket.of(app) for app in apps] == dockets
+
+
 @pytest.mark.parametrize("settings", [{}, {"docket_install_beat": False}, {"docket_tick": "worker"}], ids=str)
 def test_a_beat_whose_schedule_was_set_anew_after_finalization_has_our_entries_all_the_same(
     settings: dict[str, Any],
@@ -214,15 +225,18 @@ def test_no_setting_of_the_host_changes() -> None:
 
 
 def test_the_hosts_other_tasks_keep_what_they_have() -> None:
-    app = _app(task_acks_late=True, task_time_limit=5)
+    app, without = _app(task_acks_late=True, task_time_limit=5), _app(task_acks_late=True, task_time_limit=5)
     Docket(app)
 
-    @app.task(name="own.task", shared=False)
     def own() -> None:
         """A task of the host's."""
 
-    app.finalize()
-    assert (app.tasks["own.task"].acks_late, app.tasks["own.task"].time_limit) == (True, 5)
+    for one in (app, without):
+        one.task(name="own.task", shared=False)(own)
+        one.finalize()
+    kept, plain = app.tasks["own.task"], without.tasks["own.task"]
+    assert kept.acks_late is True
+    assert (kept.acks_late, kept.time_limit) == (plain.acks_late, plain.time_limit)
     ours = {name for name in app.tasks if name.startswith("docket_celery")}
     assert ours == {DISPATCH, VEHICLE, PRUNE}
 
