@@ -2,9 +2,9 @@
 
 A message carries a lease, or none: then it is a nudge, and the slot takes the one run that is due or, if there are
 more, claims for the whole fleet, publishes the other leases and keeps the first. When its run has stopped, the slot
-claims the next one itself, without the broker, until nothing is due, its time is up, a node has failed, or its worker
-is stopping. If work may still be due then, it publishes one lease for the slot that it frees. Broker and database may
-fail between two runs: what a shift cannot do then is left to the tick.
+claims the next one itself, without the broker, until nothing is due, its time is up, a node has failed that a task of
+its own may help, or its worker is stopping. If work may still be due then, it publishes one lease for the slot that it
+frees. Broker and database may fail between two runs: what a shift cannot do then is left to the tick.
 """
 
 from __future__ import annotations
@@ -60,12 +60,22 @@ class NudgeReport:
 
 
 class Shift:
-    """One slot's work for one message."""
+    """One slot's work for one message. `is_tidied` is asked after a node that failed: whether anything is put in order
+    between this task and the next one in this process.
+    """
 
-    def __init__(self, engine: Engine, dispatcher: Dispatcher, *, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        dispatcher: Dispatcher,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        is_tidied: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._engine = engine
         self._dispatcher = dispatcher
         self._stopping = stopping
+        self._is_tidied = is_tidied
         self._vehicle = Vehicle(engine, stopping=stopping)
 
     def answer(self, found: Callable[[], None] = lambda: None) -> NudgeReport:
@@ -133,7 +143,7 @@ class Shift:
         return None if self._stopping() else self._dispatcher.request(redeem=self._may_go_on(slot, until))
 
     def _may_go_on(self, slot: Succession, until: float) -> bool:
-        if self._engine.config.refill != "direct" or slot.is_last:
+        if self._engine.config.refill != "direct" or (slot.has_failed and self._is_tidied()):
             return False
         return self._engine.clock.monotonic() < until and not self._stopping()
 

@@ -20,9 +20,9 @@ class ClaimedWork:
     claim (`renewed` false), if it could end later than two thirds of the TTL after the claim was refreshed. One that
     runs when the claim is found lost is void.
 
-    After one that failed in the vehicle's own thread, the slot's next run begins in another task. What hosts put in
-    order there between two tasks (the connections of Django, a session of SQLAlchemy) may be why it failed, and would
-    fail every run that follows here. None of that reaches a helper thread: it is not used again.
+    One that failed in the vehicle's own thread is noted for the slot. What hosts put in order there between two tasks
+    (the connections of Django, a session of SQLAlchemy) may be why it failed, and would fail every run that follows
+    here. None of that reaches a helper thread: it is not used again.
     """
 
     def __init__(self, executor: Executor, drain: Drain, *, renewed: bool, stopping: Callable[[], bool]) -> None:
@@ -45,7 +45,7 @@ class ClaimedWork:
             lambda: is_void() or self._drain.held.lost,
         )
         if self._began_here and any(isinstance(result, Raised) for result in results):
-            self._drain.succession.is_last = True
+            self._drain.succession.has_failed = True
         return results
 
     def _may_begin(self, timeout: float | None) -> bool:

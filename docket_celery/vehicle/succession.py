@@ -23,13 +23,13 @@ class Succession:
     """The next run of one slot. A vehicle asks for it with the commit that ends a drain, and notes the answer here.
     Whoever keeps the slot at work then drives that run, or publishes its lease, or asks again without a commit.
 
-    ask       makes the request to send with such a commit; None when the slot takes no further run
-    asked     the latest such request, if it was answered without a run: nothing is held under its token, which may be
-              used for the next one
-    asked_at  when the latest commit was sent, in monotonic seconds
-    heard_at  when its answer came
-    taken     the run that came along, until it is driven or its lease is published
-    is_last   a node has failed in the task's own thread: the next run begins in a task of its own
+    ask         makes the request to send with such a commit; None when the slot takes no further run
+    asked       the latest such request, if it was answered without a run: nothing is held under its token, which may be
+                used for the next one
+    asked_at    when the latest commit was sent, in monotonic seconds
+    heard_at    when its answer came
+    taken       the run that came along, until it is driven or its lease is published
+    has_failed  a node has failed in the task's own thread: what broke there may fail the next run too
     """
 
     ask: Callable[[], TakeRequest | None] = nobody
@@ -37,7 +37,7 @@ class Succession:
     asked_at: float = 0.0
     heard_at: float = 0.0
     taken: Taken | None = None
-    is_last: bool = False
+    has_failed: bool = False
 
     def pop(self) -> Taken | None:
         """The run that came along, once."""

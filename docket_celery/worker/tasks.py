@@ -19,6 +19,7 @@ from docket_celery.worker.messages import from_message, written_in
 from docket_celery.worker.pools import is_pool_child
 from docket_celery.worker.publisher import DISPATCH, PRUNE, STALE, VEHICLE
 from docket_celery.worker.retirement import retire
+from docket_celery.worker.tidying import is_tidied
 
 if TYPE_CHECKING:
     from docket_celery.worker.setup import Docket
@@ -116,7 +117,8 @@ def _nudged(docket: Docket) -> str:
 
 
 def _shift(docket: Docket) -> Shift:
-    return Shift(docket.engine, docket.dispatcher, stopping=docket.stopping)
+    vehicle = docket.app.tasks[VEHICLE]
+    return Shift(docket.engine, docket.dispatcher, stopping=docket.stopping, is_tidied=lambda: is_tidied(vehicle))
 
 
 def configure(app: Celery, docket: Docket) -> None:

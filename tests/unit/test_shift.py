@@ -94,6 +94,19 @@ def test_after_a_node_that_failed_the_slot_goes_on_in_a_task_of_its_own(publishe
     assert statuses(rig, 4) == ["failed", "done", "done", "done"]
 
 
+def test_after_a_node_that_failed_the_slot_goes_on_where_nothing_is_put_in_order_between_two_tasks(
+    published: Published,
+) -> None:
+    rig = Rig()
+    rig.start(fails())
+    for _ in range(3):
+        rig.start(quick())
+    shift = Shift(rig.engine, Dispatcher(rig.engine, published), is_tidied=lambda: False)
+    assert shift.work(rig.lease()) == ShiftReport(outcome=DONE, refilled=3)
+    assert statuses(rig, 4) == ["failed", "done", "done", "done"]
+    assert published.leases == []
+
+
 def test_after_a_node_that_failed_in_a_helper_thread_the_slot_goes_on(published: Published) -> None:
     """What is put in order between two tasks is that of the task's own thread; the helper is not used again."""
     rig = Rig(executor=lambda clock: FencedExecutor(clock.monotonic))
