@@ -30,6 +30,7 @@ from docket_celery.storage.contracts.values import (
     SYSTEM,
     TENANTLESS,
     CommitProposal,
+    Committed,
     MutationDecision,
     NoChange,
     Retain,
@@ -453,6 +454,30 @@ def test_a_statement_on_a_link_that_only_looks_open_is_made_on_another(
         relay.speak_again()
         impatient.look()
         assert asked.result(30).id == "run-1"
+
+
+@pytest.mark.parametrize("schedule", [RETAIN, QUIETLY], ids=["telling", "quiet"])
+def test_a_commit_whose_link_falls_silent_before_the_reply_is_known_as_its_own_when_it_is_repeated(
+    place: Scene, beside: psycopg.Connection, postgres_url: str, impatient: Impatient, schedule: Retain
+) -> None:
+    place.start()
+    proposal = a_commit(place.run(), place.hold(), at=place.now, schedule=schedule)
+    blocked = "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    port = int(conninfo_to_dict(postgres_url)["port"] or 0)
+    with relay_to(port) as relay, ThreadPoolExecutor(1) as thread:
+        far = Scene(open_storage(make_conninfo(postgres_url, port=relay.port), now=place.clock.now), place.clock)
+        assert far.run().checkpoint_seq == 1
+        with beside.transaction():
+            beside.execute("SELECT FROM docket.runs FOR UPDATE")
+            asked = thread.submit(far.runs.commit, SYSTEM, proposal)
+            eventually(lambda: beside.execute(blocked).fetchall())
+            relay.fall_silent()
+        assert relay.has_dropped.wait(10)
+        assert place.run().checkpoint_seq == 2
+        relay.speak_again()
+        impatient.look()
+        assert isinstance(asked.result(30), Committed)
+    assert place.run().checkpoint_seq == 2
 
 
 @pytest.mark.skipif(not capabilities.has_cancel_safe(), reason="this libpq cannot cancel within a bounded time")
